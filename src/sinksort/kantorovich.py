@@ -1,0 +1,148 @@
+"""Exact ranks and sorts (eps = 0) of Definition 1, by the north-west corner, for any weights and any number of targets.
+
+The optimal plan of a convex cost on the line lays the sorted values and the targets side by side along the axis of mass [0, 1]:
+value i occupies the interval of its weight, (a_bar_{i-1}, a_bar_i], target j the interval (b_bar_{j-1}, b_bar_j], and P_ij is
+the length of their overlap. Both operators are then averages of a step function over intervals:
+
+    K-rank of value i  = n times the average of   u -> b_bar_{j(u)}    over the interval of i,
+    K-sort at target j = the average of           u -> x_{i(u)}        over the interval of j.
+
+They depend neither on h nor on y. Equal values share one interval, so they share a rank (the limit of the Sinkhorn ranks).
+Cost: a sort, cumulative sums and binary searches, O(n log n + m log n).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ._checks import require_non_negative
+from .problem import as_rows, like_targets, live_rows, wide_dtype
+
+
+def kantorovich_rank(
+    x: Tensor,
+    *,
+    dim: int = -1,
+    descending: bool = False,
+    weights: Tensor | None = None,
+    mask: Tensor | None = None,
+    target_weights: Tensor | None = None,
+    num_targets: int | None = None,
+) -> Tensor:
+    """Exact K-ranks of Definition 1: the hard ranks (ties averaged) when m = n and all weights are equal.
+
+    Differentiable in ``weights`` and ``target_weights``; the gradient in x is zero.
+
+    >>> import torch, sinksort
+    >>> sinksort.kantorovich_rank(torch.tensor([0.38, 4.0, -2.0, 6.0, -9.0]))
+    tensor([3., 4., 2., 5., 1.])
+    >>> sinksort.kantorovich_rank(torch.tensor([0.1, 0.2, 0.3]), target_weights=torch.tensor([0.5, 0.5]))
+    tensor([1.5000, 2.2500, 3.0000])
+    """
+    rows = as_rows(x, dim)
+    values, a, kept, count = live_rows(x, rows, dim, weights, mask)
+    b = _target_weights(rows, count, kept is not None, target_weights, num_targets)
+    ordered, order = _sort(values, a, descending)
+    reached = a.gather(-1, order).cumsum(-1)
+    before = reached - a.gather(-1, order)
+    # Equal values are one atom: from where the first of them begins to where the last of them ends.
+    key = -ordered if descending else ordered
+    first = torch.searchsorted(key.detach().contiguous(), key.detach().contiguous())
+    last = torch.searchsorted(key.detach().contiguous(), key.detach().contiguous(), right=True) - 1
+    levels = b.cumsum(-1)
+    total = levels[..., -1:]
+    ranks = _average_over(levels / total, levels, before.gather(-1, first), reached.gather(-1, last.clamp(min=0)))
+    ranks = (ranks * count / total).gather(-1, order.argsort(-1))
+    ranks = torch.where(torch.isnan(values).any(-1, keepdim=True), torch.nan, ranks)
+    if kept is not None:
+        ranks = torch.where(kept, ranks, 0.0)
+    return ranks.to(x.dtype).movedim(-1, dim)
+
+
+def kantorovich_sort(
+    x: Tensor,
+    *,
+    dim: int = -1,
+    descending: bool = False,
+    weights: Tensor | None = None,
+    mask: Tensor | None = None,
+    target_weights: Tensor | None = None,
+    num_targets: int | None = None,
+) -> Tensor:
+    """Exact K-sort of Definition 1: ``torch.sort(x).values`` when m = n and all weights are equal.
+
+    Differentiable in x and in both weights.
+
+    >>> import torch, sinksort
+    >>> x = torch.tensor([0.38, 4.0, -2.0, 6.0, -9.0])
+    >>> sinksort.kantorovich_sort(x)
+    tensor([-9.0000, -2.0000,  0.3800,  4.0000,  6.0000])
+    >>> sinksort.kantorovich_sort(x, target_weights=torch.tensor([0.4, 0.2, 0.4]))
+    tensor([-5.5000,  0.3800,  5.0000])
+    """
+    rows = as_rows(x, dim)
+    values, a, kept, count = live_rows(x, rows, dim, weights, mask)
+    b = _target_weights(rows, count, kept is not None, target_weights, num_targets)
+    ordered, order = _sort(values, a, descending)
+    until = b.cumsum(-1) / b.sum(-1, keepdim=True)
+    reached = a.gather(-1, order).cumsum(-1)
+    out = _average_over(reached, ordered, torch.nn.functional.pad(until[..., :-1], (1, 0)), until)
+    out = torch.where(torch.isnan(values).any(-1, keepdim=True), torch.nan, out)
+    if kept is not None:
+        live = kept.sum(-1, keepdim=True)
+        padded = target_weights is None and num_targets is None
+        shown = (torch.arange(out.shape[-1], device=x.device) < live) if padded else live > 0
+        out = torch.where(shown, out, 0.0)
+    return out.to(x.dtype).movedim(-1, dim)
+
+
+def _sort(values: Tensor, a: Tensor, descending: bool) -> tuple[Tensor, Tensor]:
+    """Sorted values and their order; what weighs nothing (padding too) stands wherever its value puts it."""
+    return values.sort(dim=-1, descending=descending, stable=True)
+
+
+def _target_weights(
+    rows: Tensor, count: Tensor, masked: bool, target_weights: Tensor | None, num_targets: int | None
+) -> Tensor:
+    """b, not yet divided by its sum: whole numbers stay whole, and hard ranks come out exact."""
+    wide = wide_dtype(rows.device)
+    batch, n = rows.shape[:-1], rows.shape[-1]
+    if target_weights is not None:
+        b = like_targets(target_weights, batch, "target_weights", wide)
+        require_non_negative(b, "target_weights")
+        if num_targets is not None and num_targets != b.shape[-1]:
+            raise ValueError(f"num_targets is {num_targets}, but target_weights has {b.shape[-1]} entries; give one of them.")
+        return b
+    if num_targets is not None and (isinstance(num_targets, bool) or not isinstance(num_targets, int) or num_targets < 1):
+        raise ValueError(f"num_targets must be a positive integer, got {num_targets!r}.")
+    m = num_targets or n
+    live = count if masked and num_targets is None else torch.full_like(count, float(m))
+    return (torch.arange(m, dtype=wide, device=rows.device) < live).to(wide)
+
+
+def _average_over(ends: Tensor, levels: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """Averages over the intervals (low, high] of the step function that is ``levels_k`` on (ends_{k-1}, ends_k].
+
+    An interval of no length gets the middle of the values on its two sides. An interval inside one step gets that step's level
+    without arithmetic, which is why an ordinary sort comes back bit for bit.
+    """
+    steps = ends.shape[-1]
+    slack = 1e-12  # two cumulative sums of the same numbers, rounded differently
+    fixed = ends.detach().contiguous()
+    first = torch.searchsorted(fixed, (low.detach() + slack).contiguous(), right=True).clamp(max=steps - 1)
+    last = torch.searchsorted(fixed, (high.detach() - slack).contiguous()).clamp(max=steps - 1)
+    nothing = high.detach() - low.detach() <= slack
+    from_left = torch.minimum(first, last)  # of a point: the steps that meet there, in either order
+    first, last = from_left, torch.maximum(first, last)
+
+    first_level, last_level = levels.gather(-1, first), levels.gather(-1, last)
+    widths = ends - torch.nn.functional.pad(ends[..., :-1], (1, 0))
+    area = (widths * levels).cumsum(-1)
+    end_of_first = ends.gather(-1, first)
+    start_of_last = ends.gather(-1, (last - 1).clamp(min=0))
+    between = area.gather(-1, (last - 1).clamp(min=0)) - area.gather(-1, first)
+    several = (end_of_first - low) * first_level + between + (high - start_of_last) * last_level
+    length = torch.where(nothing, 1.0, high - low)
+    inside = torch.where(first == last, first_level, several / length)
+    return torch.where(nothing, 0.5 * (first_level + last_level), inside)

@@ -1,0 +1,153 @@
+"""Solve and read: the transport plan, and every operator as a way to read it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .gradients import attach
+from .problem import NOTHING, Problem
+from .semidual import c_transform, log_density
+from .solvers import Sinkhorn, Solver
+from .solvers.start import staircase_potentials
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The entropic transport plan of each row of x, and its read-outs.
+
+    ``a``, ``b`` are the weights of values and targets; P = diag(a) E diag(b) with E the density. Every read-out is
+    differentiable in x, the weights, the targets and eps. Plans are made by ``sinksort.transport``.
+
+    >>> import torch, sinksort
+    >>> plan = sinksort.transport(torch.tensor([[0.3, 0.1, 0.2], [5.0, 7.0, 6.0]]), eps=1e-3)
+    >>> plan.ranks()
+    tensor([[3., 1., 2.],
+            [1., 3., 2.]])
+    >>> plan.converged
+    tensor([True, True])
+    """
+
+    problem: Problem
+    M: Tensor  #: (..., n, m) reduced costs, see semidual
+    log_a: Tensor  #: (..., n)
+    log_b: Tensor  #: (..., m)
+    gamma: Tensor  #: (..., m) column potential
+    start: tuple[Tensor, Tensor]  #: the staircase potentials (f0, g0) of the hard sort
+    iterations: Tensor  #: (...) solver steps of each row
+    marginal_error: Tensor  #: (...) L1 distance between the column sums of the plan and b
+    converged: Tensor  #: (...) whether that is within the solver's tolerance
+
+    # ---- read-outs
+
+    def ranks(self) -> Tensor:
+        """Sinkhorn ranks n a^-1 o (P b_bar), in the shape of x: from 1 for the smallest to n for the largest."""
+        p = self.problem
+        return self._pull(p.count * p.levels())
+
+    def sorted(self) -> Tensor:
+        """Sinkhorn sort b^-1 o (P^T x): m values along the sorted dimension."""
+        p = self.problem
+        return self._push(p.x.unsqueeze(-1)).squeeze(-1).movedim(-1, p.dim)
+
+    def pull(self, v: Tensor) -> Tensor:
+        """Average of ``v`` (..., m), given on the targets, over the targets that each value is sent to.
+
+        Returns the shape of x; masked entries get 0. ``v`` is in the order of ``target_weights``.
+        """
+        return self._pull(v.flip(-1) if self.problem.descending else v)
+
+    def push(self, payload: Tensor) -> Tensor:
+        """Average of ``payload`` (..., n, d), given on the values, over the values that each target receives.
+
+        Rows as in x with its sorted dimension last. Returns (..., m, d); targets that are padding get 0.
+        """
+        order = self.problem.order.unsqueeze(-1)
+        return self._push(payload.gather(-2, order.expand(payload.shape)))
+
+    def permutation(self) -> Tensor:
+        """(..., m, n): row j says from which values target j is made. Rows sum to one."""
+        by_target = self._in_order_of_x(self._values_given_target().mT)
+        return self._finish_targets(by_target).to(self.problem.dtype)
+
+    def matrix(self) -> Tensor:
+        """(..., n, m): the plan P itself, rows in the order of x. Its rows sum to a, its columns to b."""
+        p = self.problem
+        log_P = log_density(self.M, self.log_b, self.gamma) + self.log_a.unsqueeze(-1) + self.log_b.unsqueeze(-2)
+        P = self._in_order_of_x(log_P.exp().mT).mT
+        return (P.flip(-1) if p.descending else P).to(p.dtype)
+
+    @property
+    def potentials(self) -> tuple[Tensor, Tensor]:
+        """(f, g), (..., n) in the order of x and (..., m): P_ij = a_i b_j exp((f_i + g_j - C_ij) / eps)."""
+        p = self.problem
+        eps = p.eps.squeeze(-1)
+        f = p.unsort(self.start[0] + eps * c_transform(self.M, self.log_b, self.gamma))
+        g = self.start[1] + eps * self.gamma
+        return f.to(p.dtype), (g.flip(-1) if p.descending else g).to(p.dtype)
+
+    # ---- the two conditional distributions of the plan, rows in sorted order
+
+    def _targets_given_value(self) -> Tensor:
+        """P_ij / a_i (..., n, m): rows sum to one."""
+        return torch.softmax((self.gamma + self.log_b).unsqueeze(-2) - self.M, dim=-1)
+
+    def _values_given_target(self) -> Tensor:
+        """P_ij / b_j (..., n, m): columns sum to one."""
+        phi = c_transform(self.M, self.log_b, self.gamma)
+        return torch.softmax((phi + self.log_a).unsqueeze(-1) - self.M, dim=-2)
+
+    def _pull(self, v: Tensor) -> Tensor:
+        p = self.problem
+        # A plain sum: a matrix product might be rounded to TF32.
+        on_values = p.unsort((self._targets_given_value() * v.to(p.work).unsqueeze(-2)).sum(-1))
+        if p.mask is not None:
+            on_values = torch.where(p.mask, on_values, 0.0)
+        return on_values.to(p.dtype).movedim(-1, p.dim)
+
+    def _push(self, payload: Tensor) -> Tensor:
+        p = self.problem
+        payload = payload.to(p.work)
+        if p.weighted:
+            # What weighs nothing may hold anything, and 0 * inf is not 0: bring it into the range of what counts.
+            counts = (p.a > 0).unsqueeze(-1)
+            low = torch.where(counts, payload, float("inf")).amin(-2, keepdim=True).detach()
+            high = torch.where(counts, payload, -float("inf")).amax(-2, keepdim=True).detach()
+            payload = torch.where(counts, payload, payload.nan_to_num(0.0).maximum(low).minimum(high))
+        return self._finish_targets(self._values_given_target().mT @ payload).to(p.dtype)
+
+    def _in_order_of_x(self, t: Tensor) -> Tensor:
+        return t.gather(-1, self.problem.inverse.unsqueeze(-2).expand(t.shape))
+
+    def _finish_targets(self, t: Tensor) -> Tensor:
+        """An answer (..., m, d) with one entry a target: from the top when descending, padding last and zero."""
+        p = self.problem
+        if not (p.padded_targets and p.mask is not None):
+            return t.flip(-2) if p.descending else t
+        at = torch.arange(t.shape[-2], device=t.device)
+        live = p.mask.sum(-1, keepdim=True)
+        if p.descending:
+            from_the_top = (live - 1 - at).clamp(min=0).unsqueeze(-1)
+            t = t.gather(-2, from_the_top.expand(t.shape))
+        return torch.where((at < live).unsqueeze(-1), t, 0.0)
+
+
+def solve(problem: Problem, solver: Solver) -> Plan:
+    """The plan of ``problem``: reduce the cost by the staircase, iterate, and make the answer differentiable."""
+    p = problem
+    start = f0, g0 = staircase_potentials(p.cost.detach(), p.a.detach(), p.b.detach())
+    M = ((p.cost - f0.unsqueeze(-1) - g0.unsqueeze(-2)) / p.eps).to(p.work)
+    given = (M, (p.a + NOTHING).log().to(p.work), (p.b + NOTHING).log().to(p.work))
+    fixed = tuple(t.detach() for t in given)
+    if not isinstance(solver, Sinkhorn):
+        found = solver.solve(*fixed)
+        gamma = attach(*given, found.gamma)
+    elif solver.gradient == "implicit":
+        found = solver.solve(*fixed, f0, g0, p.eps.detach().squeeze(-1))
+        gamma = attach(*given, found.gamma)
+    else:
+        found = solver.solve(*given, f0, g0, p.eps.squeeze(-1))
+        gamma = found.gamma
+    return Plan(p, *given, gamma, start, found.iterations, found.error, found.error <= found.tolerance)

@@ -1,0 +1,260 @@
+"""Pose: from what the user gives to one transport problem a row.
+
+Everything of size n or m is kept in float64, whatever dtype came in (float32 where a device has no float64): it is cheap,
+and it makes squashing, cumulative weights and costs exact at the precision of the input. What has size n times m is
+held in ``work`` dtype: float64 for float64 inputs, float32 for the rest.
+
+Rows are posed in sorted order: the plan is then a band around the diagonal, and the staircase that starts the solver
+can be read off the cumulative weights. ``Problem.unsort`` puts an answer back in the order of x.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ._checks import require_floating, require_increasing, require_non_negative, values_readable
+from .costs import Cost, resolve_cost
+from .squash import Squash, normalize
+
+#: Stands in for a weight of zero in log(weight). Far below rounding, it lets an entry that weighs nothing keep a
+#: conditional distribution (so it gets a rank, and a one-sided derivative in its weight) and influence nobody.
+NOTHING = 1e-30
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Transport x~ (weights a) onto y (weights b), at cost h(y_j - x~_i), with entropy eps. Rows are sorted."""
+
+    x: Tensor  #: (..., n) the values themselves, in sorted order
+    a: Tensor  #: (..., n) their weights, rows sum to 1
+    y: Tensor  #: (..., m) increasing targets
+    b: Tensor  #: (..., m) their weights, rows sum to 1
+    cost: Tensor  #: (..., n, m) h(y_j - x~_i)
+    eps: Tensor  #: (..., 1, 1)
+    count: Tensor  #: (..., 1) how many values the row has: n, or the number that ``mask`` keeps
+    inverse: Tensor  #: (..., n) position of each value of x in the sorted row
+    order: Tensor  #: (..., n) index into x of each value of the sorted row
+    mask: Tensor | None  #: (..., n) in the order of x; None when nothing is padded
+    weighted: bool  #: whether an entry may have zero weight
+    padded_targets: bool  #: whether the targets past ``count`` are padding too
+    descending: bool
+    dim: int
+    dtype: torch.dtype  #: of the input, and of every answer
+    work: torch.dtype  #: of everything with n times m entries
+
+    def unsort(self, t: Tensor) -> Tensor:
+        """(..., n) in sorted order -> the order of x."""
+        return t.gather(-1, self.inverse)
+
+    def levels(self) -> Tensor:
+        """(..., m) b_bar, the cumulative target weights: counted from the top when descending."""
+        b = self.b.flip(-1) if self.descending else self.b
+        levels = b.cumsum(-1)
+        return levels.flip(-1) if self.descending else levels
+
+
+def wide_dtype(device: torch.device) -> torch.dtype:
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def as_rows(x: Tensor, dim: int) -> Tensor:
+    """x with ``dim`` moved to the end, after checking that there is something along it."""
+    require_floating(x)
+    if x.ndim == 0:
+        raise ValueError("x must have at least one dimension, got a scalar tensor; use x.reshape(1).")
+    if not -x.ndim <= dim < x.ndim:
+        raise IndexError(f"dim must be between {-x.ndim} and {x.ndim - 1} for x of shape {tuple(x.shape)}, got {dim}.")
+    if x.shape[dim] == 0:
+        raise ValueError(
+            f"x must have at least one value along dim={dim}, got shape {tuple(x.shape)}: nothing to rank; "
+            "skip empty inputs, or pad them and pass mask=."
+        )
+    return x.movedim(dim, -1)
+
+
+def like_rows(t: Tensor, x: Tensor, dim: int, name: str) -> Tensor:
+    """``t`` (weights or mask) as rows that match ``x``: either 1-D along dim, or broadcastable to x."""
+    n = x.shape[dim]
+    if not isinstance(t, Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor, got {type(t).__name__}; wrap it with torch.as_tensor({name}).")
+    rows_shape = x.movedim(dim, -1).shape
+    if t.ndim == 1 and t.shape[0] == n:
+        return t.expand(rows_shape)
+    try:
+        fits = torch.broadcast_shapes(t.shape, x.shape) == x.shape and t.ndim == x.ndim
+    except RuntimeError:
+        fits = False
+    if not fits:
+        raise ValueError(
+            f"{name} must match x along dim={dim}: expected shape ({n},) or one that broadcasts to {tuple(x.shape)}, "
+            f"got {tuple(t.shape)}."
+        )
+    return t.expand(x.shape).movedim(dim, -1)
+
+
+def like_targets(t: Tensor, batch: Sequence[int], name: str, wide: torch.dtype) -> Tensor:
+    """``t`` (targets or their weights) as (..., m): one vector for all rows, or one a row."""
+    if not isinstance(t, Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor, got {type(t).__name__}; wrap it with torch.as_tensor({name}).")
+    if t.ndim == 0 or t.shape[-1] == 0:
+        raise ValueError(f"{name} must hold at least one value along its last dimension, got shape {tuple(t.shape)}.")
+    try:
+        fits = torch.broadcast_shapes(t.shape[:-1], batch) == torch.Size(batch)
+    except RuntimeError:
+        fits = False
+    if not fits:
+        raise ValueError(
+            f"{name} must have shape (m,) or {(*batch, 'm')} (one row of targets for each row of x), "
+            f"got {tuple(t.shape)}."
+        )
+    return t.to(wide).expand(*batch, t.shape[-1])
+
+
+def live_rows(
+    x: Tensor, rows: Tensor, dim: int, weights: Tensor | None, mask: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
+    """Values, weights (rows sum to 1), mask and count of the rows of x, all in wide dtype.
+
+    What is masked weighs nothing and holds an ordinary value of its row, so that whatever stood there (NaN, say) is
+    gone. A row with nothing in it becomes a row of zeros; its answers are masked at the end.
+    """
+    wide = wide_dtype(rows.device)
+    n = rows.shape[-1]
+    values = rows.to(wide)
+    a = torch.ones_like(values)
+    if weights is not None:
+        require_floating(weights, "weights")
+        a = like_rows(weights, x, dim, "weights").to(wide)
+    kept = None
+    if mask is not None:
+        kept = like_rows(mask, x, dim, "mask")
+        if kept.dtype != torch.bool:
+            raise TypeError(f"mask must be a boolean tensor (True keeps an entry), got {mask.dtype}; use mask.bool().")
+        filler = torch.where(kept & torch.isfinite(values), values, 0.0).sum(-1, keepdim=True).detach()
+        filler = filler / kept.sum(-1, keepdim=True).clamp(min=1)
+        values = torch.where(kept, values, filler)
+        a = torch.where(kept, a, 0.0)
+        a = torch.where(kept.any(-1, keepdim=True), a, 1.0)
+        count = kept.sum(-1, keepdim=True).clamp(min=1).to(wide)
+    else:
+        count = torch.full((*rows.shape[:-1], 1), float(n), dtype=wide, device=rows.device)
+    if weights is not None:
+        require_non_negative(a, "weights")
+    return values, a / a.sum(-1, keepdim=True), kept, count
+
+
+def pose(
+    x: Tensor,
+    *,
+    dim: int = -1,
+    descending: bool = False,
+    weights: Tensor | None = None,
+    mask: Tensor | None = None,
+    targets: Tensor | None = None,
+    target_weights: Tensor | None = None,
+    num_targets: int | None = None,
+    eps: float | Tensor = 1e-2,
+    cost: Cost = 2,
+    squash: Squash = "sigmoid",
+) -> Problem:
+    """One transport problem for each row of ``x`` along ``dim``."""
+    rows = as_rows(x, dim)
+    batch = rows.shape[:-1]
+    wide = wide_dtype(x.device)
+    values, a, kept, count = live_rows(x, rows, dim, weights, mask)
+    y, b, padded_targets = _targets(rows, count, kept is not None, targets, target_weights, num_targets, descending, wide)
+
+    x_tilde = normalize(values, a, squash, y[..., :1], y[..., -1:])
+    x_tilde, order = x_tilde.sort(dim=-1)
+    u = y.unsqueeze(-2) - x_tilde.unsqueeze(-1)
+    moved = resolve_cost(cost)(u)
+    if not isinstance(moved, Tensor) or moved.shape != u.shape:
+        came = tuple(moved.shape) if isinstance(moved, Tensor) else type(moved).__name__
+        raise ValueError(
+            f"cost must map a tensor to a tensor of the same shape, {tuple(u.shape)}, but it returned {came}; "
+            "write it elementwise, for instance lambda u: u.square()."
+        )
+    return Problem(
+        x=values.gather(-1, order),
+        a=a.gather(-1, order),
+        y=y,
+        b=b,
+        cost=moved,
+        eps=_entropy(eps, batch, x.device, wide),
+        count=count,
+        inverse=order.argsort(dim=-1),
+        order=order,
+        mask=kept,
+        weighted=weights is not None or mask is not None,
+        padded_targets=padded_targets,
+        descending=descending,
+        dim=dim,
+        dtype=x.dtype,
+        work=torch.float64 if x.dtype == torch.float64 else torch.float32,
+    )
+
+
+def _targets(
+    rows: Tensor,
+    count: Tensor,
+    masked: bool,
+    targets: Tensor | None,
+    target_weights: Tensor | None,
+    num_targets: int | None,
+    descending: bool,
+    wide: torch.dtype,
+) -> tuple[Tensor, Tensor, bool]:
+    """y, b and whether they are padded. Default: as many targets as values, on the regular grid of [0, 1]."""
+    batch, n = rows.shape[:-1], rows.shape[-1]
+    sizes = {}
+    if num_targets is not None:
+        if isinstance(num_targets, bool) or not isinstance(num_targets, int) or num_targets < 1:
+            raise ValueError(f"num_targets must be a positive integer, got {num_targets!r}.")
+        sizes["num_targets"] = num_targets
+    if targets is not None:
+        targets = like_targets(targets, batch, "targets", wide)
+        require_increasing(targets)
+        sizes["targets"] = targets.shape[-1]
+    if target_weights is not None:
+        target_weights = like_targets(target_weights, batch, "target_weights", wide)
+        require_non_negative(target_weights, "target_weights")
+        sizes["target_weights"] = target_weights.shape[-1]
+    if len(set(sizes.values())) > 1:
+        said = ", ".join(f"{name} says {m}" for name, m in sizes.items())
+        raise ValueError(f"targets, target_weights and num_targets must agree on the number of targets, but {said}.")
+
+    padded = masked and not sizes
+    m = next(iter(sizes.values()), n)
+    step = torch.arange(m, dtype=wide, device=rows.device)
+    live = count if padded else torch.full_like(count, float(m))
+    y = targets if targets is not None else (step / (live - 1).clamp(min=1)).clamp(max=1.0)
+    if target_weights is not None:
+        b = target_weights / target_weights.sum(-1, keepdim=True)
+        b = b.flip(-1) if descending else b
+    else:
+        b = (step < live).to(wide) / live
+    return y, b, padded
+
+
+def _entropy(eps: float | Tensor, batch: Sequence[int], device: torch.device, wide: torch.dtype) -> Tensor:
+    """eps as (..., 1, 1): one for all rows, or one a row."""
+    fix = "1e-2 is a good start, 1e-3 is closer to a hard sort."
+    if isinstance(eps, Tensor):
+        if values_readable(eps) and not (eps > 0).all():
+            raise ValueError(f"eps must be positive, got a tensor whose smallest entry is {eps.min().item():g}; {fix}")
+        try:
+            return eps.to(device, wide).expand(batch)[..., None, None]
+        except RuntimeError:
+            raise ValueError(
+                f"eps must be a number, or a tensor that broadcasts to the rows {tuple(batch)}, "
+                f"got shape {tuple(eps.shape)}."
+            ) from None
+    if not isinstance(eps, int | float) or isinstance(eps, bool):
+        raise TypeError(f"eps must be a number or a tensor, got {type(eps).__name__}; {fix}")
+    if not 0 < eps < float("inf"):
+        raise ValueError(f"eps must be positive and finite, got {eps:g}; {fix} For eps = 0 use kantorovich_rank or _sort.")
+    return torch.full((*batch, 1, 1), float(eps), dtype=wide, device=device)

@@ -1,0 +1,64 @@
+"""The semi-dual of entropic transport, in the units every solver works in.
+
+The problem is   min <P, C> + eps KL(P | a b^T)   over plans with marginals a and b, and its solution is
+
+    P_ij = a_i b_j exp((f_i + g_j - C_ij) / eps).
+
+Let (f0, g0) be optimal for eps = 0 (see ``solvers.start``), and measure potentials from there in units of eps:
+f = f0 + eps phi, g = g0 + eps gamma, with the reduced cost
+
+    M_ij = (C_ij - f0_i - g0_j) / eps,       P_ij = a_i b_j exp(phi_i + gamma_j - M_ij).
+
+M is zero along the staircase of the hard sort and grows away from it, so in single precision its error is smallest where the
+plan lives. eps has disappeared: a solver is given M and the logarithms of the weights.
+
+phi is eliminated: rows are exact by construction when phi_i = -log sum_j b_j exp(gamma_j - M_ij). What remains is concave
+in gamma, and its gradient is the column marginal error
+
+    rho_j = 1 - s_j,     s_j = sum_i a_i E_ij,     E_ij = exp(phi_i + gamma_j - M_ij)     (the density of P).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+#: Only a pair that both weigh nothing can exceed this; it keeps exp() of such a pair finite in single precision.
+_LARGEST_LOG_DENSITY = 80.0
+
+
+def c_transform(M: Tensor, log_b: Tensor, gamma: Tensor) -> Tensor:
+    """phi (..., n): the row potential that makes the rows of the plan exact."""
+    return -torch.logsumexp((gamma + log_b).unsqueeze(-2) - M, dim=-1)
+
+
+def log_density(M: Tensor, log_b: Tensor, gamma: Tensor) -> Tensor:
+    """log E (..., n, m) after the row potential has been chosen for ``gamma``."""
+    phi = c_transform(M, log_b, gamma)
+    return (phi.unsqueeze(-1) + gamma.unsqueeze(-2) - M).clamp(max=_LARGEST_LOG_DENSITY)
+
+
+def column_sums(log_E: Tensor, log_a: Tensor) -> Tensor:
+    """s (..., m): one everywhere at the solution. A plain sum: a matrix product might be rounded to TF32."""
+    return (log_E + log_a.unsqueeze(-1)).exp().sum(dim=-2)
+
+
+def hessian_factor(log_E: Tensor, s: Tensor, log_a: Tensor, log_b: Tensor) -> Tensor:
+    """Cholesky factor of the semi-dual's negated Hessian, scaled by b^(-1/2) on both sides.
+
+    The Hessian is -(diag(b s) - P^T diag(1/a) P). With S = B^(1/2) E^T A E B^(1/2) the scaled matrix diag(s) - S has its
+    eigenvalues in [0, 1] whatever the weights, and the null vector sqrt(b) (potentials are defined up to a constant), which
+    is moved to eigenvalue 1. A ridge at the level of rounding keeps a plan that is a permutation factorisable.
+    """
+    root_b = (0.5 * log_b).exp()
+    root_P = (log_E + 0.5 * (log_a.unsqueeze(-1) + log_b.unsqueeze(-2))).exp()
+    ridge = 1e-13 if s.dtype == torch.float64 else 1e-6
+    matrix = root_b.unsqueeze(-1) * root_b.unsqueeze(-2) - root_P.mT @ root_P
+    matrix = matrix + torch.diag_embed(s + ridge)
+    return torch.linalg.cholesky_ex(matrix)[0]
+
+
+def newton_step(factor: Tensor, rho: Tensor, log_b: Tensor) -> Tensor:
+    """The step in gamma that removes the marginal error ``rho`` to first order."""
+    root_b = (0.5 * log_b).exp()
+    return torch.cholesky_solve((root_b * rho).unsqueeze(-1), factor).squeeze(-1) / root_b
