@@ -43,7 +43,7 @@ def kantorovich_rank(
     rows = as_rows(x, dim)
     values, a, kept, count = live_rows(x, rows, dim, weights, mask)
     b = _target_weights(rows, count, kept is not None, target_weights, num_targets)
-    ordered, order = _sort(values, a, descending)
+    ordered, order = values.sort(dim=-1, descending=descending, stable=True)
     reached = a.gather(-1, order).cumsum(-1)
     before = reached - a.gather(-1, order)
     # Equal values are one atom: from where the first of them begins to where the last of them ends.
@@ -84,7 +84,7 @@ def kantorovich_sort(
     rows = as_rows(x, dim)
     values, a, kept, count = live_rows(x, rows, dim, weights, mask)
     b = _target_weights(rows, count, kept is not None, target_weights, num_targets)
-    ordered, order = _sort(values, a, descending)
+    ordered, order = values.sort(dim=-1, descending=descending, stable=True)
     until = b.cumsum(-1) / b.sum(-1, keepdim=True)
     reached = a.gather(-1, order).cumsum(-1)
     out = _average_over(reached, ordered, torch.nn.functional.pad(until[..., :-1], (1, 0)), until)
@@ -95,11 +95,6 @@ def kantorovich_sort(
         shown = (torch.arange(out.shape[-1], device=x.device) < live) if padded else live > 0
         out = torch.where(shown, out, 0.0)
     return out.to(x.dtype).movedim(-1, dim)
-
-
-def _sort(values: Tensor, a: Tensor, descending: bool) -> tuple[Tensor, Tensor]:
-    """Sorted values and their order; what weighs nothing (padding too) stands wherever its value puts it."""
-    return values.sort(dim=-1, descending=descending, stable=True)
 
 
 def _target_weights(

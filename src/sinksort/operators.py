@@ -18,7 +18,7 @@ All of them take the same options:
 ``solver``          ``Newton()`` or ``Sinkhorn(...)``
 ==================  ====================================================================================================
 
-Half precision is computed in single precision and returned as it came; autocast is switched off inside.
+Arithmetic is in float64 inside, whatever dtype comes and goes; autocast is switched off.
 """
 
 from __future__ import annotations
@@ -457,7 +457,6 @@ def soft_topk_mask(
     tensor(1.5000)
     """
     rows = as_rows(x, dim)
-    n = rows.shape[-1]
     _, _, kept, count = live_rows(x, rows, dim, None, mask)
     share = _how_many(k, rows, count) / count
     plan = transport(
@@ -471,8 +470,7 @@ def soft_topk_mask(
         squash=squash,
         solver=solver,
     )
-    del n
-    membership = plan.pull(torch.tensor([1.0, 0.0], device=x.device))
+    membership = plan.pull(torch.tensor([1.0, 0.0], dtype=count.dtype, device=x.device))
     return membership.movedim(-1, dim)
 
 

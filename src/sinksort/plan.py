@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .gradients import attach
 from .problem import NOTHING, Problem
-from .semidual import c_transform, log_density
+from .semidual import c_transform, log_density, reduced_cost
 from .solvers import Sinkhorn, Solver
 from .solvers.start import staircase_potentials
 
@@ -101,15 +101,14 @@ class Plan:
 
     def _pull(self, v: Tensor) -> Tensor:
         p = self.problem
-        # A plain sum: a matrix product might be rounded to TF32.
-        on_values = p.unsort((self._targets_given_value() * v.to(p.work).unsqueeze(-2)).sum(-1))
+        on_values = p.unsort((self._targets_given_value() @ v.to(p.a.dtype).unsqueeze(-1)).squeeze(-1))
         if p.mask is not None:
             on_values = torch.where(p.mask, on_values, 0.0)
         return on_values.to(p.dtype).movedim(-1, p.dim)
 
     def _push(self, payload: Tensor) -> Tensor:
         p = self.problem
-        payload = payload.to(p.work)
+        payload = payload.to(p.a.dtype)
         if p.weighted:
             # What weighs nothing may hold anything, and 0 * inf is not 0: bring it into the range of what counts.
             counts = (p.a > 0).unsqueeze(-1)
@@ -138,8 +137,8 @@ def solve(problem: Problem, solver: Solver) -> Plan:
     """The plan of ``problem``: reduce the cost by the staircase, iterate, and make the answer differentiable."""
     p = problem
     start = f0, g0 = staircase_potentials(p.cost.detach(), p.a.detach(), p.b.detach())
-    M = ((p.cost - f0.unsqueeze(-1) - g0.unsqueeze(-2)) / p.eps).to(p.work)
-    given = (M, (p.a + NOTHING).log().to(p.work), (p.b + NOTHING).log().to(p.work))
+    M = reduced_cost(p.cost, f0, g0, p.eps)
+    given = (M, (p.a + NOTHING).log(), (p.b + NOTHING).log())
     fixed = tuple(t.detach() for t in given)
     if not isinstance(solver, Sinkhorn):
         found = solver.solve(*fixed)

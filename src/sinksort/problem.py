@@ -1,8 +1,8 @@
 """Pose: from what the user gives to one transport problem a row.
 
-Everything of size n or m is kept in float64, whatever dtype came in (float32 where a device has no float64): it is cheap,
-and it makes squashing, cumulative weights and costs exact at the precision of the input. What has size n times m is
-held in ``work`` dtype: float64 for float64 inputs, float32 for the rest.
+All arithmetic is in float64, whatever floating dtype came in (float32 on a device that has no float64), and answers
+return in the dtype of x. This is the reference that faster implementations are measured against; in single precision the
+gradient of a plan that is nearly a permutation would be lost in rounding.
 
 Rows are posed in sorted order: the plan is then a band around the diagonal, and the staircase that starts the solver
 can be read off the cumulative weights. ``Problem.unsort`` puts an answer back in the order of x.
@@ -22,7 +22,7 @@ from .squash import Squash, normalize
 
 #: Stands in for a weight of zero in log(weight). Far below rounding, it lets an entry that weighs nothing keep a
 #: conditional distribution (so it gets a rank, and a one-sided derivative in its weight) and influence nobody.
-NOTHING = 1e-30
+NOTHING = 1e-24
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,6 @@ class Problem:
     descending: bool
     dim: int
     dtype: torch.dtype  #: of the input, and of every answer
-    work: torch.dtype  #: of everything with n times m entries
 
     def unsort(self, t: Tensor) -> Tensor:
         """(..., n) in sorted order -> the order of x."""
@@ -194,7 +193,6 @@ def pose(
         descending=descending,
         dim=dim,
         dtype=x.dtype,
-        work=torch.float64 if x.dtype == torch.float64 else torch.float32,
     )
 
 

@@ -62,14 +62,14 @@ class Sinkhorn:
 
     def solve(self, M: Tensor, log_a: Tensor, log_b: Tensor, f0: Tensor, g0: Tensor, eps: Tensor) -> Solution:
         """``f0``, ``g0``: the staircase potentials that M was reduced by; ``eps`` (..., 1): to place the paper's start."""
-        log_u = log_a if self.start == "staircase" else (-f0 / eps).to(M.dtype)  # 3: u = 1, or alpha = 0
+        log_u = log_a if self.start == "staircase" else (-f0 / eps)  # 3: u = 1, or alpha = 0
         if self.domain == "kernel":
-            shift = ((f0 / eps).unsqueeze(-1) + (g0 / eps).unsqueeze(-2)).to(M.dtype)
+            shift = ((f0 / eps).unsqueeze(-1) + (g0 / eps).unsqueeze(-2))
             # u, v scale the paper's K = exp(-C/eps); the start from the staircase uses the reduced kernel exp(-M).
             log_K = -M if self.start == "staircase" else -(M + shift)
             state, constants = (log_u if self.start == "staircase" else torch.zeros_like(log_u)), (log_K, log_a, log_b)
         else:
-            ratio = (torch.full_like(eps, self.start_eps or 0.0) / eps).to(M.dtype)
+            ratio = (torch.full_like(eps, self.start_eps or 0.0) / eps)
             state, constants = log_u, (M, log_a, log_b, ratio)
         if self.gradient == "unrolled":
             gamma, iterations, error = self._iterate(state, *constants)
@@ -78,7 +78,7 @@ class Sinkhorn:
             loop = kernel_loop if self.domain == "kernel" else log_loop
             gamma, iterations, error = loop(state, *constants, *args)
         if self.domain == "kernel" and self.start == "zeros":
-            gamma = gamma - (g0 / eps).to(M.dtype)
+            gamma = gamma - (g0 / eps)
         return Solution(gamma, iterations, error, self.tolerance)
 
     def _iterate(self, state: Tensor, *constants: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -11,15 +11,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ._common import batch_over_leading_dim
+
 #: Two cumulative weights closer than this are the same boundary; rounding of a float64 cumulative sum is far below.
 _SAME_MASS = 1e-9
 
 
-@torch.no_grad()
+@torch.library.custom_op("sinksort::staircase", mutates_args=())
 def staircase_potentials(C: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """(f0, g0) with f0_i + g0_j <= C_ij, equal along the staircase. Rows of C and both weights are in sorted order.
 
-    The side with fewer points is integrated along the staircase, because that is the side the solver will move.
+    An operator of torch (see ``_common``) because binary searches and ``vmap`` do not mix in every version. The side with fewer points is integrated along the staircase, because that is the side the solver will move.
     """
     if C.shape[-2] >= C.shape[-1]:
         g = _along_columns(C, a, b)
@@ -40,3 +42,11 @@ def _along_columns(C: Tensor, a: Tensor, b: Tensor) -> Tensor:
     rise = C.diff(dim=-1)
     increments = 0.5 * (rise.gather(-2, before.unsqueeze(-2)) + rise.gather(-2, after.unsqueeze(-2)))
     return torch.nn.functional.pad(increments.squeeze(-2).cumsum(-1), (1, 0))
+
+
+@staircase_potentials.register_fake
+def _(C, a, b):  # type: ignore[no-untyped-def]
+    return torch.empty_like(a), torch.empty_like(b)
+
+
+batch_over_leading_dim(staircase_potentials)
