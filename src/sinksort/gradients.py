@@ -1,19 +1,21 @@
 """Implicit differentiation: one theorem for every solver, every read-out and every input.
 
-The solver returns gamma* as a constant: its loop leaves no trace in the graph. At the solution rho(theta, gamma) = 0 for the
-inputs theta = (M, a, b), which defines gamma as a function of theta. Let H be the (constant) Hessian at the solution, and consider
+The solver returns gamma* as a constant: its loop leaves no trace in the graph. At the solution rho(theta, gamma) = 0
+for the inputs theta = (M, a, b), which defines gamma as a function of theta. Let H be the (constant) Hessian at the
+solution, and consider
 
     gamma_1(theta)     = gamma* + H^-1 rho(theta, gamma*)
     gamma_2(theta)     = gamma_1(theta) + H^-1 rho(theta, gamma_1(theta))     and so on,
 
 written with ordinary differentiable operations. At the present theta nothing moves, because rho is zero there. Near it,
-say at distance delta, gamma_k misses the true gamma(theta) by O(delta^(k+1)): the error of gamma* is O(delta), and each step
-multiplies it by 1 - H^-1 H(theta) = O(delta). So gamma_1 has the right first derivatives (this is the implicit function
-theorem), gamma_2 the right second derivatives as well. Reverse mode, forward mode, double backward, vmap and compilation
-all follow from the ordinary rules, and memory does not depend on how many iterations the solver took.
+say at distance delta, gamma_k misses the true gamma(theta) by O(delta^(k+1)): the error of gamma* is O(delta), and
+each step multiplies it by 1 - H^-1 H(theta) = O(delta). So gamma_1 has the right first derivatives (this is the
+implicit function theorem), gamma_2 the right second derivatives as well. Reverse mode, forward mode, double backward,
+vmap and compilation all follow from the ordinary rules, and memory does not depend on how many iterations the solver
+took.
 
-In first-order reverse mode this is one solve with H,  lambda = H^-1 dL/dgamma,  then the cotangent of rho; the second step also
-refines that solve, which single precision is grateful for.
+In first-order reverse mode this is one solve with H,  lambda = H^-1 dL/dgamma,  then the cotangent of rho; the second
+step also refines that solve, which single precision is grateful for.
 """
 
 from __future__ import annotations

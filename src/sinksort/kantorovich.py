@@ -1,14 +1,14 @@
 """Exact ranks and sorts (eps = 0) of Definition 1, by the north-west corner, for any weights and any number of targets.
 
-The optimal plan of a convex cost on the line lays the sorted values and the targets side by side along the axis of mass [0, 1]:
-value i occupies the interval of its weight, (a_bar_{i-1}, a_bar_i], target j the interval (b_bar_{j-1}, b_bar_j], and P_ij is
-the length of their overlap. Both operators are then averages of a step function over intervals:
+The optimal plan of a convex cost on the line lays the sorted values and the targets side by side along the axis of
+mass [0, 1]: value i occupies the interval of its weight, (a_bar_{i-1}, a_bar_i], target j the interval (b_bar_{j-1},
+b_bar_j], and P_ij is the length of their overlap. Both operators are then averages of a step function over intervals:
 
     K-rank of value i  = n times the average of   u -> b_bar_{j(u)}    over the interval of i,
     K-sort at target j = the average of           u -> x_{i(u)}        over the interval of j.
 
-They depend neither on h nor on y. Equal values share one interval, so they share a rank (the limit of the Sinkhorn ranks).
-Cost: a sort, cumulative sums and binary searches, O(n log n + m log n).
+They depend neither on h nor on y. Equal values share one interval, so they share a rank (the limit of the Sinkhorn
+ranks). Cost: a sort, cumulative sums and binary searches, O(n log n + m log n).
 """
 
 from __future__ import annotations
@@ -107,9 +107,13 @@ def _target_weights(
         b = like_targets(target_weights, batch, "target_weights", wide)
         require_non_negative(b, "target_weights")
         if num_targets is not None and num_targets != b.shape[-1]:
-            raise ValueError(f"num_targets is {num_targets}, but target_weights has {b.shape[-1]} entries; give one of them.")
+            raise ValueError(
+                f"num_targets is {num_targets}, but target_weights has {b.shape[-1]} entries; give one of them."
+            )
         return b
-    if num_targets is not None and (isinstance(num_targets, bool) or not isinstance(num_targets, int) or num_targets < 1):
+    if num_targets is not None and (
+        isinstance(num_targets, bool) or not isinstance(num_targets, int) or num_targets < 1
+    ):
         raise ValueError(f"num_targets must be a positive integer, got {num_targets!r}.")
     m = num_targets or n
     live = count if masked and num_targets is None else torch.full_like(count, float(m))
@@ -119,8 +123,8 @@ def _target_weights(
 def _average_over(ends: Tensor, levels: Tensor, low: Tensor, high: Tensor) -> Tensor:
     """Averages over the intervals (low, high] of the step function that is ``levels_k`` on (ends_{k-1}, ends_k].
 
-    An interval of no length gets the middle of the values on its two sides. An interval inside one step gets that step's level
-    without arithmetic, which is why an ordinary sort comes back bit for bit.
+    An interval of no length gets the middle of the values on its two sides. An interval inside one step gets that
+    step's level without arithmetic, which is why an ordinary sort comes back bit for bit.
     """
     steps = ends.shape[-1]
     slack = 1e-12  # two cumulative sums of the same numbers, rounded differently

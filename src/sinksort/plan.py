@@ -139,7 +139,7 @@ def solve(problem: Problem, solver: Solver) -> Plan:
     start = f0, g0 = staircase_potentials(p.cost.detach(), p.a.detach(), p.b.detach())
     M = reduced_cost(p.cost, f0, g0, p.eps)
     given = (M, (p.a + NOTHING).log(), (p.b + NOTHING).log())
-    fixed = tuple(t.detach() for t in given)
+    fixed = (given[0].detach(), given[1].detach(), given[2].detach())
     if not isinstance(solver, Sinkhorn):
         found = solver.solve(*fixed)
         gamma = attach(*given, found.gamma)

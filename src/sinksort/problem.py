@@ -1,8 +1,8 @@
 """Pose: from what the user gives to one transport problem a row.
 
 All arithmetic is in float64, whatever floating dtype came in (float32 on a device that has no float64), and answers
-return in the dtype of x. This is the reference that faster implementations are measured against; in single precision the
-gradient of a plan that is nearly a permutation would be lost in rounding.
+return in the dtype of x. This is the reference that faster implementations are measured against; in single precision
+the gradient of a plan that is nearly a permutation would be lost in rounding.
 
 Rows are posed in sorted order: the plan is then a band around the diagonal, and the staircase that starts the solver
 can be read off the cumulative weights. ``Problem.unsort`` puts an answer back in the order of x.
@@ -165,7 +165,9 @@ def pose(
     batch = rows.shape[:-1]
     wide = wide_dtype(x.device)
     values, a, kept, count = live_rows(x, rows, dim, weights, mask)
-    y, b, padded_targets = _targets(rows, count, kept is not None, targets, target_weights, num_targets, descending, wide)
+    y, b, padded_targets = _targets(
+        rows, count, kept is not None, targets, target_weights, num_targets, descending, wide
+    )
 
     x_tilde = normalize(values, a, squash, y[..., :1], y[..., -1:])
     x_tilde, order = x_tilde.sort(dim=-1)
@@ -254,5 +256,7 @@ def _entropy(eps: float | Tensor, batch: Sequence[int], device: torch.device, wi
     if not isinstance(eps, int | float) or isinstance(eps, bool):
         raise TypeError(f"eps must be a number or a tensor, got {type(eps).__name__}; {fix}")
     if not 0 < eps < float("inf"):
-        raise ValueError(f"eps must be positive and finite, got {eps:g}; {fix} For eps = 0 use kantorovich_rank or _sort.")
+        raise ValueError(
+            f"eps must be positive and finite, got {eps:g}; {fix} For eps = 0 use kantorovich_rank or _sort."
+        )
     return torch.full((*batch, 1, 1), float(eps), dtype=wide, device=device)

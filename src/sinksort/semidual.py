@@ -12,8 +12,8 @@ f = f0 + eps phi, g = g0 + eps gamma, with the reduced cost
 M is zero along the staircase of the hard sort and grows away from it, so its rounding error is smallest where the plan
 lives. eps has disappeared: a solver is given M and the logarithms of the weights.
 
-phi is eliminated: rows are exact by construction when phi_i = -log sum_j b_j exp(gamma_j - M_ij). What remains is concave
-in gamma, and its gradient is the column marginal error
+phi is eliminated: rows are exact by construction when phi_i = -log sum_j b_j exp(gamma_j - M_ij). What remains is
+concave in gamma, and its gradient is the column marginal error
 
     rho_j = 1 - s_j,     s_j = sum_i a_i E_ij,     E_ij = exp(phi_i + gamma_j - M_ij)     (the density of P).
 """
@@ -55,9 +55,10 @@ def column_sums(log_E: Tensor, log_a: Tensor) -> Tensor:
 def hessian_factor(log_E: Tensor, s: Tensor, log_a: Tensor, log_b: Tensor) -> Tensor:
     """Cholesky factor of the semi-dual's negated Hessian, scaled by b^(-1/2) on both sides.
 
-    The Hessian is -(diag(b s) - P^T diag(1/a) P). With S = B^(1/2) E^T A E B^(1/2) the scaled matrix diag(s) - S has its
-    eigenvalues in [0, 1] whatever the weights, and the null vector sqrt(b) (potentials are defined up to a constant), which
-    is moved to eigenvalue 1. A ridge at the level of rounding keeps a plan that is a permutation factorisable.
+    The Hessian is -(diag(b s) - P^T diag(1/a) P). With S = B^(1/2) E^T A E B^(1/2) the scaled matrix diag(s) - S has
+    its eigenvalues in [0, 1] whatever the weights, and the null vector sqrt(b) (potentials are defined up to a
+    constant), which is moved to eigenvalue 1. A ridge at the level of rounding keeps a plan that is a permutation
+    factorisable.
     """
     root_b = (0.5 * log_b).exp()
     root_P = (log_E + 0.5 * (log_a.unsqueeze(-1) + log_b.unsqueeze(-2))).exp()
@@ -66,7 +67,8 @@ def hessian_factor(log_E: Tensor, s: Tensor, log_a: Tensor, log_b: Tensor) -> Te
     ridge = 1e-13 if s.dtype == torch.float64 else 1e-6
     matrix = root_b.unsqueeze(-1) * root_b.unsqueeze(-2) - root_P.mT @ root_P
     matrix = matrix + torch.diag_embed(s + ridge)
-    return torch.linalg.cholesky_ex(matrix)[0]
+    factor: Tensor = torch.linalg.cholesky_ex(matrix)[0]
+    return factor
 
 
 def newton_step(factor: Tensor, rho: Tensor, log_b: Tensor) -> Tensor:

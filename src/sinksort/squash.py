@@ -44,7 +44,8 @@ def normalize(x: Tensor, a: Tensor, squash: Squash, low: Tensor, high: Tensor) -
         return squashed
     if squash not in _INCREASING_MAPS:
         raise ValueError(
-            f"squash must be 'sigmoid', 'arctan', None (x is already in [0, 1]) or an increasing callable, got {squash!r}."
+            "squash must be 'sigmoid', 'arctan', None (x is already in [0, 1]) or an increasing callable, "
+            f"got {squash!r}."
         )
     return _INCREASING_MAPS[squash](standardize(x, a))
 
@@ -53,8 +54,8 @@ def standardize(x: Tensor, a: Tensor) -> Tensor:
     """(x - mean) / std along the last dimension, defined for every row.
 
     The result does not change when x is shifted or scaled, so x is first brought to [-1, 1] by *constants*: the answer
-    and its gradient stay the same, and 1e30 or 1e-30 neither overflow nor vanish. A constant row gives zeros with finite
-    gradients; infinite values stay infinite, take no part in the moments and get no gradient.
+    and its gradient stay the same, and 1e30 or 1e-30 neither overflow nor vanish. A constant row gives zeros with
+    finite gradients; infinite values stay infinite, take no part in the moments and get no gradient.
     """
     finite = torch.isfinite(x)
     nan = torch.isnan(x)

@@ -1,18 +1,22 @@
 """What the solvers share: their result, their option checks, and how their loops become operators of torch.
 
-A loop that stops when it has converged looks at values, which ``torch.compile`` and ``torch.func.vmap`` cannot trace. Each
-loop is therefore registered with ``torch.library`` as one operator on plain tensors: compilers see a single node, vmap adds a
-batch dimension. No gradient is registered: the loops are only ever given detached tensors (see ``gradients``).
+A loop that stops when it has converged looks at values, which ``torch.compile`` and ``torch.func.vmap`` cannot trace.
+Each loop is therefore registered with ``torch.library`` as one operator on plain tensors: compilers see a single
+node, vmap adds a batch dimension. No gradient is registered: the loops are only ever given detached tensors (see
+``gradients``).
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch._library.custom_ops import CustomOpDef
 
 
 class Solution(NamedTuple):
@@ -50,10 +54,16 @@ def warn_unconverged(error: Tensor, tolerance: float, iterations: int, advice: s
         )
 
 
-def batch_over_leading_dim(op: torch.library.CustomOpDef) -> Callable[..., tuple[tuple[Tensor, ...], tuple[int, ...]]]:
+def empty_answer(log_b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Shapes and dtypes of what a loop returns (gamma, iterations, error), for those who trace it."""
+    batch = log_b.shape[:-1]
+    return torch.empty_like(log_b), log_b.new_empty(batch, dtype=torch.int64), log_b.new_empty(batch)
+
+
+def batch_over_leading_dim(op: CustomOpDef) -> Callable[..., tuple[tuple[Tensor, ...], tuple[int, ...]]]:
     """The vmap rule of an operator whose tensors all carry arbitrary leading batch dimensions."""
 
-    def rule(info, in_dims, *args):  # type: ignore[no-untyped-def]
+    def rule(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
         moved = [
             arg
             if not isinstance(arg, Tensor)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..semidual import c_transform, column_sums, hessian_factor, log_density, newton_step
-from ._common import Solution, batch_over_leading_dim, host_may_look, require_tolerance, warn_unconverged
+from ._common import Solution, batch_over_leading_dim, empty_answer, host_may_look, require_tolerance, warn_unconverged
 
 _LARGEST_STEP = 5.0  # in units of eps: a factor of e^5 on a column of the plan
 _WEIGHTLESS = 1e-20
@@ -82,8 +82,7 @@ def newton_loop(
                 break
             if 2 * count <= len(rows):  # most rows are done: go on with the others alone
                 M, log_a, log_b, b, base, direction, length, slope, point, log_E, s, rho, rows = (
-                    t[working]
-                    for t in (M, log_a, log_b, b, base, direction, length, slope, point, log_E, s, rho, rows)
+                    t[working] for t in (M, log_a, log_b, b, base, direction, length, slope, point, log_E, s, rho, rows)
                 )
                 working = working[working]
         iterations[rows] += working
@@ -105,8 +104,8 @@ def newton_loop(
 
 
 @newton_loop.register_fake
-def _(M, log_a, log_b, tolerance, max_iterations):  # type: ignore[no-untyped-def]
-    return torch.empty_like(log_b), log_b.new_empty(log_b.shape[:-1], dtype=torch.int64), log_b.new_empty(log_b.shape[:-1])
+def _(M: Tensor, log_a: Tensor, log_b: Tensor, *_: object) -> tuple[Tensor, Tensor, Tensor]:
+    return empty_answer(log_b)
 
 
 batch_over_leading_dim(newton_loop)

@@ -1,38 +1,39 @@
 """The paper's own solver: Algorithm 2 (logarithmic domain) and Algorithm 1 (kernel domain).
 
-Both alternate  g <- soft-minimum over inputs,  f <- soft-minimum over targets,  until the column marginal of the plan is within
-eta of b. Numbers in the comments are the lines of the published algorithms.
+Both alternate  g <- soft-minimum over inputs,  f <- soft-minimum over targets,  until the column marginal of the plan
+is within eta of b. Numbers in the comments are the lines of the published algorithms.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from ._common import Solution, batch_over_leading_dim, host_may_look, require_tolerance, warn_unconverged
+from ._common import Solution, batch_over_leading_dim, empty_answer, host_may_look, require_tolerance, warn_unconverged
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sinkhorn:
-    """The paper's Sinkhorn iterations. Hundreds of cheap steps where Newton takes five; the reference, and a cross-check.
+    """The paper's Sinkhorn iterations: hundreds of cheap steps where Newton takes five. Reference and cross-check.
 
     Args:
         tolerance: eta, the L1 error of the column marginal at which a row is done.
         max_iterations: a row that needs more is reported (``Plan.converged``) with a warning.
         domain: ``"log"`` for Algorithm 2 (any eps), ``"kernel"`` for Algorithm 1 (fast, underflows for small eps).
-        gradient: ``"implicit"`` differentiates the optimality conditions, with memory that does not depend on the number of
-            iterations; ``"unrolled"`` differentiates the iterations themselves, as the paper does.
+        gradient: ``"implicit"`` differentiates the optimality conditions, with memory that does not depend on the
+            number of iterations; ``"unrolled"`` differentiates the iterations themselves, as the paper does.
         start: ``"zeros"`` as in the paper, or ``"staircase"``, the exact potentials of the hard sort (far fewer steps).
         start_eps: begin with this larger entropy and shrink it by ``decay`` each iteration down to eps (log domain).
         decay: factor of the schedule, between 0 and 1.
 
     >>> import torch, sinksort
     >>> x = torch.tensor([3.0, 1.0, 2.0], dtype=torch.float64)
-    >>> ranks = sinksort.soft_rank(x, solver=sinksort.Sinkhorn(tolerance=1e-9))
-    >>> torch.allclose(ranks, sinksort.soft_rank(x))
+    >>> ranks = sinksort.soft_rank(x, eps=0.1, solver=sinksort.Sinkhorn(tolerance=1e-9))
+    >>> torch.allclose(ranks, sinksort.soft_rank(x, eps=0.1))
     True
     """
 
@@ -61,29 +62,23 @@ class Sinkhorn:
             raise ValueError(f"Sinkhorn: decay must be between 0 and 1, got {self.decay}.")
 
     def solve(self, M: Tensor, log_a: Tensor, log_b: Tensor, f0: Tensor, g0: Tensor, eps: Tensor) -> Solution:
-        """``f0``, ``g0``: the staircase potentials that M was reduced by; ``eps`` (..., 1): to place the paper's start."""
-        log_u = log_a if self.start == "staircase" else (-f0 / eps)  # 3: u = 1, or alpha = 0
-        if self.domain == "kernel":
-            shift = ((f0 / eps).unsqueeze(-1) + (g0 / eps).unsqueeze(-2))
+        """``f0``, ``g0``: the staircase potentials M was reduced by; ``eps`` (..., 1): to place the paper's start."""
+        from_staircase, unrolled = self.start == "staircase", self.gradient == "unrolled"
+        loop: Callable[..., tuple[Tensor, Tensor, Tensor]]
+        if self.domain == "log":
+            loop = _log_domain if unrolled else log_loop
+            log_u = log_a if from_staircase else -f0 / eps  # 3: alpha = 0
+            ratio = torch.full_like(eps, self.start_eps or 0.0) / eps
+            limits = (self.tolerance, self.max_iterations, self.decay)
+            gamma, iterations, error = loop(log_u, M, log_a, log_b, ratio, *limits)
+        else:
+            loop = _kernel_domain if unrolled else kernel_loop
             # u, v scale the paper's K = exp(-C/eps); the start from the staircase uses the reduced kernel exp(-M).
-            log_K = -M if self.start == "staircase" else -(M + shift)
-            state, constants = (log_u if self.start == "staircase" else torch.zeros_like(log_u)), (log_K, log_a, log_b)
-        else:
-            ratio = (torch.full_like(eps, self.start_eps or 0.0) / eps)
-            state, constants = log_u, (M, log_a, log_b, ratio)
-        if self.gradient == "unrolled":
-            gamma, iterations, error = self._iterate(state, *constants)
-        else:
-            args = (self.tolerance, self.max_iterations, self.decay)
-            loop = kernel_loop if self.domain == "kernel" else log_loop
-            gamma, iterations, error = loop(state, *constants, *args)
-        if self.domain == "kernel" and self.start == "zeros":
-            gamma = gamma - (g0 / eps)
+            log_K = -M if from_staircase else -(M + (f0 / eps).unsqueeze(-1) + (g0 / eps).unsqueeze(-2))
+            log_u = log_a if from_staircase else torch.zeros_like(log_a)  # 3: u = 1
+            gamma, iterations, error = loop(log_u, log_K, log_a, log_b, self.tolerance, self.max_iterations)
+            gamma = gamma if from_staircase else gamma - g0 / eps
         return Solution(gamma, iterations, error, self.tolerance)
-
-    def _iterate(self, state: Tensor, *constants: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        step = _kernel_domain if self.domain == "kernel" else _log_domain
-        return step(state, *constants, self.tolerance, self.max_iterations, self.decay)
 
 
 def _log_domain(
@@ -96,7 +91,7 @@ def _log_domain(
     max_iterations: int,
     decay: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Algorithm 2. ``ratio`` (..., 1) is start_eps / eps; potentials are in units of eps, so entropy k eps divides by k."""
+    """Algorithm 2. ``ratio`` (..., 1) is start_eps / eps. Potentials are in units of eps: k eps divides by k."""
     b = log_b.detach().exp()
     k = ratio.clamp(min=1.0)
     phi = log_u - log_a
@@ -128,7 +123,7 @@ def _log_domain(
 
 
 def _kernel_domain(
-    log_u: Tensor, log_K: Tensor, log_a: Tensor, log_b: Tensor, tolerance: float, max_iterations: int, decay: float
+    log_u: Tensor, log_K: Tensor, log_a: Tensor, log_b: Tensor, tolerance: float, max_iterations: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Algorithm 1: matrix products with K = exp(-C/eps) instead of soft-minima."""
     a, b, K, u = log_a.exp(), log_b.exp(), log_K.exp(), log_u.exp()
@@ -151,7 +146,9 @@ def _kernel_domain(
     broken = ~torch.isfinite(error) & torch.isfinite(log_K).all(-1).all(-1)
     error = torch.where(broken, float("inf"), error)
     if not torch.compiler.is_compiling():
-        warn_unconverged(error, tolerance, max_iterations, "exp(-C/eps) underflows for small eps: use Sinkhorn(domain='log').")
+        warn_unconverged(
+            error, tolerance, max_iterations, "exp(-C/eps) underflows for small eps: use Sinkhorn(domain='log')."
+        )
     return v.log() - log_b, iterations, error
 
 
@@ -171,13 +168,13 @@ def log_loop(
 
 @torch.library.custom_op("sinksort::sinkhorn_kernel", mutates_args=())
 def kernel_loop(
-    log_u: Tensor, log_K: Tensor, log_a: Tensor, log_b: Tensor, tolerance: float, max_iterations: int, decay: float
+    log_u: Tensor, log_K: Tensor, log_a: Tensor, log_b: Tensor, tolerance: float, max_iterations: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return _kernel_domain(log_u, log_K, log_a, log_b, tolerance, max_iterations, decay)
+    return _kernel_domain(log_u, log_K, log_a, log_b, tolerance, max_iterations)
 
 
-def _fake(log_u, cost, log_a, log_b, *_):  # type: ignore[no-untyped-def]
-    return torch.empty_like(log_b), log_b.new_empty(log_b.shape[:-1], dtype=torch.int64), log_b.new_empty(log_b.shape[:-1])
+def _fake(log_u: Tensor, cost: Tensor, log_a: Tensor, log_b: Tensor, *_: object) -> tuple[Tensor, Tensor, Tensor]:
+    return empty_answer(log_b)
 
 
 for _op in (log_loop, kernel_loop):

@@ -1,7 +1,7 @@
 """The exact potentials of the unregularised problem: where every solver can start.
 
-In one dimension the optimal plan for a convex cost is the north-west corner staircase of the sorted values. Complementary
-slackness along it says that where the staircase passes from target j to target j+1 inside input i,
+In one dimension the optimal plan for a convex cost is the north-west corner staircase of the sorted values.
+Complementary slackness along it says that where the staircase passes from target j to target j+1 inside input i,
 g_{j+1} - g_j = C_{i,j+1} - C_{i,j}. When the passage falls exactly between two inputs every value between theirs is
 optimal, and the middle is taken, which is what the limit eps -> 0 does. Cost: O(n + m) after the sort.
 """
@@ -21,7 +21,8 @@ _SAME_MASS = 1e-9
 def staircase_potentials(C: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """(f0, g0) with f0_i + g0_j <= C_ij, equal along the staircase. Rows of C and both weights are in sorted order.
 
-    An operator of torch (see ``_common``) because binary searches and ``vmap`` do not mix in every version. The side with fewer points is integrated along the staircase, because that is the side the solver will move.
+    An operator of torch (see ``_common``) because binary searches and ``vmap`` do not mix in every version. The side
+    with fewer points is integrated along the staircase, because that is the side the solver will move.
     """
     if C.shape[-2] >= C.shape[-1]:
         g = _along_columns(C, a, b)
@@ -45,7 +46,7 @@ def _along_columns(C: Tensor, a: Tensor, b: Tensor) -> Tensor:
 
 
 @staircase_potentials.register_fake
-def _(C, a, b):  # type: ignore[no-untyped-def]
+def _(C: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     return torch.empty_like(a), torch.empty_like(b)
 
 
