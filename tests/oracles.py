@@ -2,11 +2,11 @@
 
 Four sources, from the strongest:
 
-* a *certificate*: potentials (f, g) give P_ij = a_i b_j exp((f_i + g_j - C_ij)/eps). If its marginals are a and b, it *is* the plan
-  of the entropic problem, because that problem is strictly convex and this form with these marginals is its optimality condition.
-  It does not matter where the potentials came from;
-* ``solve``: the dense problem in extended precision to 1e-13, from a cold start, by annealed Newton with a line search; it ends by
-  passing its own certificate;
+* a *certificate*: potentials (f, g) give P_ij = a_i b_j exp((f_i + g_j - C_ij)/eps). If its marginals are a and b, it
+  *is* the plan of the entropic problem, because that problem is strictly convex and this form with these marginals is
+  its optimality condition. It does not matter where the potentials came from;
+* ``solve``: the dense problem in extended precision to 1e-13, from a cold start, by annealed Newton with a line search;
+  it ends by passing its own certificate;
 * POT's ``sinkhorn`` and ``emd_1d``, SciPy's ``rankdata``: other people's code;
 * closed forms of ranks, sorts (Definitions 1 and 2) and of their derivatives, from the plan.
 """
@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
-Array: TypeAlias = np.ndarray
+Array: TypeAlias = Any  # np.ndarray of float64 or longdouble; NumPy's own annotations cannot say which
 Cost: TypeAlias = Callable[[Array], Array]
 
 
@@ -28,6 +28,9 @@ Cost: TypeAlias = Callable[[Array], Array]
 
 def power(p: float) -> Cost:
     return lambda u: np.abs(u) ** p
+
+
+SQUARED: Cost = power(2)
 
 
 def huber(delta: float) -> Cost:
@@ -54,7 +57,7 @@ def grid(m: int) -> Array:
     return np.arange(m) / max(m - 1, 1)
 
 
-def cost_matrix(x_tilde: Array, y: Array, h: Cost = power(2)) -> Array:
+def cost_matrix(x_tilde: Array, y: Array, h: Cost = SQUARED) -> Array:
     """C_ij = h(y_j - x~_i), (n, m)."""
     return h(y[None, :] - x_tilde[:, None])
 
@@ -105,11 +108,11 @@ def certificate(C: Array, a: Array, b: Array, eps: float, f: Array, g: Array) ->
 def solve(C: Array, a: Array, b: Array, eps: float, tolerance: float = 1e-13) -> Truth:
     """The entropic plan of a dense problem, certified: both marginals within ``tolerance`` in L1.
 
-    Concave maximisation over g (or f, whichever is shorter) from zero, through decreasing entropies down to eps. Weightless
-    entries take no part; they get the potential that the others imply.
+    Concave maximisation over g (or f, whichever is shorter) from zero, through decreasing entropies down to eps.
+    Weightless entries take no part; they get the potential that the others imply.
 
     >>> C = cost_matrix(np.array([0.9, 0.1, 0.5]), grid(3))
-    >>> np.round(solve(C, np.full(3, 1/3), np.full(3, 1/3), 1e-3).ranks(), 3)
+    >>> np.round(solve(C, np.full(3, 1 / 3), np.full(3, 1 / 3), 1e-3).ranks(), 3)
     array([3., 1., 2.])
     """
     n, m = C.shape
@@ -165,7 +168,7 @@ def _maximise(C: Array, a: Array, b: Array, eps: float, g: Array, tolerance: flo
         slope, length = float(r @ step), 1.0
         while length > 1e-6:
             tried = residual(gamma + length * step, dtype)
-            if slope > 0 and float(tried[1] @ step) >= -0.5 * slope:  # concave along the step: not past the maximum by much
+            if slope > 0 and float(tried[1] @ step) >= -0.5 * slope:  # concave: not far past the maximum
                 gamma, (p, r) = gamma + length * step, tried
                 break
             length /= 2
@@ -208,10 +211,10 @@ def exact_sorts(x: Array, a: Array, b: Array) -> Array:
 
 
 def rank_vjp(truth: Truth, v: Array) -> tuple[Array, Array, Array]:
-    """(dL/dC, dL/da, dL/db) for L = sum_i v_i R_i, by the implicit function theorem, with a and b free (not renormalised).
+    """(dL/dC, dL/da, dL/db) for L = sum_i v_i R_i, by the implicit function theorem; a and b free, not renormalised.
 
-    With p_ij = P_ij/a_i = softmax_j(l_ij), l_ij = (g_j - C_ij)/eps + log b_j, the read-out n sum_i v_i p_ij b_bar_j has the
-    logit cotangent G_ij; the column condition sum_i a_i p_ij = b_j moves g, and lam are its multipliers.
+    With p_ij = P_ij/a_i = softmax_j(l_ij), l_ij = (g_j - C_ij)/eps + log b_j, the read-out n sum_i v_i p_ij b_bar_j has
+    the logit cotangent G_ij; the column condition sum_i a_i p_ij = b_j moves g, and lam are its multipliers.
     """
     n, m = truth.C.shape
     p = truth.density * truth.b
@@ -227,7 +230,7 @@ def rank_vjp(truth: Truth, v: Array) -> tuple[Array, Array, Array]:
 
 
 def sort_vjp(truth: Truth, x: Array, v: Array) -> tuple[Array, Array]:
-    """(dL/dC, direct dL/dx) for L = sum_j v_j S_j with S = b^-1 o (P^T x), through the cost with x in the read-out apart."""
+    """(dL/dC, dL/dx in the read-out alone) for L = sum_j v_j S_j with S = b^-1 o (P^T x)."""
     m = truth.C.shape[1]
     p = truth.density * truth.b
     weight = truth.a[:, None] * x[:, None] * (v / truth.b)[None, :]  # dL/dp_ij

@@ -47,14 +47,14 @@ def test_closed_form_derivatives_agree_with_differences() -> None:
     np.testing.assert_allclose(grad_C, numeric, atol=1e-6)
 
     # The oracle normalises its weights, so compare along directions that keep their sum.
-    along = rng.standard_normal(n)
-    along -= along.mean()
-    numeric = oracles.central_difference(lambda t: float(v @ oracles.solve(C, a + t * along, b, eps).ranks()), np.zeros(1))
-    np.testing.assert_allclose(grad_a @ along, numeric[0], atol=1e-6)
-    along = rng.standard_normal(m)
-    along -= along.mean()
-    numeric = oracles.central_difference(lambda t: float(v @ oracles.solve(C, a, b + t * along, eps).ranks()), np.zeros(1))
-    np.testing.assert_allclose(grad_b @ along, numeric[0], atol=1e-6)
+    along_a, along_b = rng.standard_normal(n), rng.standard_normal(m)
+    along_a, along_b = along_a - along_a.mean(), along_b - along_b.mean()
+
+    def moved(ta: float, tb: float) -> float:
+        return float(v @ oracles.solve(C, a + ta * along_a, b + tb * along_b, eps).ranks())
+
+    numeric = oracles.central_difference(lambda t: moved(t[0], t[1]), np.zeros(2))
+    np.testing.assert_allclose([grad_a @ along_a, grad_b @ along_b], numeric, atol=1e-6)
 
     sort_grad_C, _ = oracles.sort_vjp(truth, x, w)
     numeric = oracles.central_difference(lambda C: float(w @ oracles.solve(C, a, b, eps).sorts(x)), C)
