@@ -24,31 +24,32 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from .semidual import c_transform, column_sums, hessian_factor, log_density, newton_step
+from .semidual import c_transform, column_sums, hessian_factor, log_density, log_weight, newton_step
 
 #: Derivatives up to this order are exact. Each order costs one more pass over the plan.
 EXACT_ORDER = 2
 
 
-def attach(M: Tensor, log_a: Tensor, log_b: Tensor, gamma: Tensor) -> Tensor:
-    """``gamma`` (a constant) as a differentiable function of M, log_a and log_b. Its value does not change."""
-    if not _differentiated(M, log_a, log_b):
+def attach(M: Tensor, a: Tensor, b: Tensor, gamma: Tensor) -> Tensor:
+    """``gamma`` (a constant) as a differentiable function of M, a and b. Its value does not change."""
+    if not _differentiated(M, a, b):
         return gamma
     if M.shape[-2] >= M.shape[-1]:
-        moving = _attach_columns(M, log_a, log_b, gamma)
+        moving = _attach_columns(M, a, log_weight(b), gamma)
     else:  # solve on the smaller side: attach the row potential, and let the columns follow
-        phi = c_transform(M.detach(), log_b.detach(), gamma)
-        moving = c_transform(M.mT, log_a, _attach_columns(M.mT, log_b, log_a, phi))
+        log_a = log_weight(a)
+        phi = c_transform(M.detach(), log_weight(b.detach()), gamma)
+        moving = c_transform(M.mT, log_a, _attach_columns(M.mT, b, log_a, phi))
     return gamma + (moving - moving.detach())
 
 
-def _attach_columns(M: Tensor, log_a: Tensor, log_b: Tensor, gamma: Tensor) -> Tensor:
-    fixed_a, fixed_b = log_a.detach(), log_b.detach()
-    fixed_log_E = log_density(M.detach(), fixed_b, gamma)
-    factor = hessian_factor(fixed_log_E, column_sums(fixed_log_E, fixed_a), fixed_a, fixed_b)
+def _attach_columns(M: Tensor, a: Tensor, log_b: Tensor, gamma: Tensor) -> Tensor:
+    fixed_a, fixed_log_b = a.detach(), log_b.detach()
+    fixed_log_E = log_density(M.detach(), fixed_log_b, gamma)
+    factor = hessian_factor(fixed_log_E, column_sums(fixed_log_E, fixed_a), fixed_a, fixed_log_b)
     for _ in range(EXACT_ORDER):
-        rho = 1.0 - column_sums(log_density(M, log_b, gamma), log_a)
-        step = newton_step(factor, rho - rho.detach(), fixed_b)
+        rho = 1.0 - column_sums(log_density(M, log_b, gamma), a)
+        step = newton_step(factor, rho - rho.detach(), fixed_log_b)
         gamma = gamma + step
     return gamma
 

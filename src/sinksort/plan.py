@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from .gradients import attach
-from .problem import NOTHING, Problem
-from .semidual import c_transform, log_density, reduced_cost
-from .solvers import Sinkhorn, Solver
+from .problem import Problem
+from .semidual import c_transform, log_density, log_weight, without_subnormals
+from .solvers import Newton, Sinkhorn, Solver
 from .solvers.start import staircase_potentials
 
 
@@ -32,8 +32,6 @@ class Plan:
 
     problem: Problem
     M: Tensor  #: (..., n, m) reduced costs, see semidual
-    log_a: Tensor  #: (..., n)
-    log_b: Tensor  #: (..., m)
     gamma: Tensor  #: (..., m) column potential
     start: tuple[Tensor, Tensor]  #: the staircase potentials (f0, g0) of the hard sort
     iterations: Tensor  #: (...) solver steps of each row
@@ -90,6 +88,14 @@ class Plan:
 
     # ---- the two conditional distributions of the plan, rows in sorted order
 
+    @property
+    def log_a(self) -> Tensor:
+        return log_weight(self.problem.a)
+
+    @property
+    def log_b(self) -> Tensor:
+        return log_weight(self.problem.b)
+
     def _targets_given_value(self) -> Tensor:
         """P_ij / a_i (..., n, m): rows sum to one."""
         return torch.softmax((self.gamma + self.log_b).unsqueeze(-2) - self.M, dim=-1)
@@ -136,17 +142,16 @@ class Plan:
 def solve(problem: Problem, solver: Solver) -> Plan:
     """The plan of ``problem``: reduce the cost by the staircase, iterate, and make the answer differentiable."""
     p = problem
-    start = f0, g0 = staircase_potentials(p.cost.detach(), p.a.detach(), p.b.detach())
-    M = reduced_cost(p.cost, f0, g0, p.eps)
-    given = (M, (p.a + NOTHING).log(), (p.b + NOTHING).log())
-    fixed = (given[0].detach(), given[1].detach(), given[2].detach())
-    if not isinstance(solver, Sinkhorn):
-        found = solver.solve(*fixed)
-        gamma = attach(*given, found.gamma)
+    fixed_a, fixed_b = p.a.detach(), p.b.detach()
+    start = f0, g0 = staircase_potentials(p.cost.detach(), fixed_a, fixed_b)
+    reduced = (p.cost - f0.unsqueeze(-1) - g0.unsqueeze(-2)) / p.eps
+    M = without_subnormals(reduced)
+    if isinstance(solver, Newton):
+        found = solver.solve(M.detach(), fixed_a, fixed_b)
     elif solver.gradient == "implicit":
-        found = solver.solve(*fixed, f0, g0, p.eps.detach().squeeze(-1))
-        gamma = attach(*given, found.gamma)
+        found = solver.solve(reduced.detach(), fixed_a, fixed_b, f0, g0, p.eps.detach().squeeze(-1))
     else:
-        found = solver.solve(*given, f0, g0, p.eps.squeeze(-1))
-        gamma = found.gamma
-    return Plan(p, *given, gamma, start, found.iterations, found.error, found.error <= found.tolerance)
+        found = solver.solve(reduced, p.a, p.b, f0, g0, p.eps.squeeze(-1))
+    unrolled = isinstance(solver, Sinkhorn) and solver.gradient == "unrolled"
+    gamma = found.gamma if unrolled else attach(M, p.a, p.b, found.gamma)
+    return Plan(p, M, gamma, start, found.iterations, found.error, found.error <= found.tolerance)

@@ -20,10 +20,6 @@ from ._checks import require_floating, require_increasing, require_non_negative,
 from .costs import Cost, resolve_cost
 from .squash import Squash, normalize
 
-#: Stands in for a weight of zero in log(weight). Far below rounding, it lets an entry that weighs nothing keep a
-#: conditional distribution (so it gets a rank, and a one-sided derivative in its weight) and influence nobody.
-NOTHING = 1e-24
-
 
 @dataclass(frozen=True)
 class Problem:

@@ -10,7 +10,7 @@ f = f0 + eps phi, g = g0 + eps gamma, with the reduced cost
     M_ij = (C_ij - f0_i - g0_j) / eps,       P_ij = a_i b_j exp(phi_i + gamma_j - M_ij).
 
 M is zero along the staircase of the hard sort and grows away from it, so its rounding error is smallest where the plan
-lives. eps has disappeared: a solver is given M and the logarithms of the weights.
+lives. eps has disappeared: a solver is given M, a and b.
 
 phi is eliminated: rows are exact by construction when phi_i = -log sum_j b_j exp(gamma_j - M_ij). What remains is
 concave in gamma, and its gradient is the column marginal error
@@ -26,13 +26,20 @@ from torch import Tensor
 #: Only a pair that both weigh nothing can exceed this; it keeps exp() of such a pair finite in single precision.
 _LARGEST_LOG_DENSITY = 80.0
 
+#: Stands in for a weight of zero in log(weight). Far below rounding, it lets an entry that weighs nothing keep a
+#: conditional distribution (so it gets a rank, and a one-sided derivative in its weight) and influence nobody.
+NOTHING = 1e-24
 
-def reduced_cost(C: Tensor, f0: Tensor, g0: Tensor, eps: Tensor) -> Tensor:
-    """M, cut where exp(-M) would leave the range of normal numbers.
+
+def log_weight(w: Tensor) -> Tensor:
+    return (w + NOTHING).log()
+
+
+def without_subnormals(M: Tensor) -> Tensor:
+    """Cut M where exp(-M) would leave the range of normal numbers.
 
     Nothing there can be seen in any answer, and arithmetic with subnormal numbers is a hundred times slower on a CPU.
     """
-    M = (C - f0.unsqueeze(-1) - g0.unsqueeze(-2)) / eps
     return M.clamp(max=600.0 if M.dtype == torch.float64 else 75.0)
 
 
@@ -47,12 +54,12 @@ def log_density(M: Tensor, log_b: Tensor, gamma: Tensor) -> Tensor:
     return (phi.unsqueeze(-1) + gamma.unsqueeze(-2) - M).clamp(max=_LARGEST_LOG_DENSITY)
 
 
-def column_sums(log_E: Tensor, log_a: Tensor) -> Tensor:
+def column_sums(log_E: Tensor, a: Tensor) -> Tensor:
     """s (..., m): one everywhere at the solution."""
-    return (log_E + log_a.unsqueeze(-1)).exp().sum(dim=-2)
+    return (a.unsqueeze(-1) * log_E.exp()).sum(dim=-2)
 
 
-def hessian_factor(log_E: Tensor, s: Tensor, log_a: Tensor, log_b: Tensor) -> Tensor:
+def hessian_factor(log_E: Tensor, s: Tensor, a: Tensor, log_b: Tensor) -> Tensor:
     """Cholesky factor of the semi-dual's negated Hessian, scaled by b^(-1/2) on both sides.
 
     The Hessian is -(diag(b s) - P^T diag(1/a) P). With S = B^(1/2) E^T A E B^(1/2) the scaled matrix diag(s) - S has
@@ -61,11 +68,11 @@ def hessian_factor(log_E: Tensor, s: Tensor, log_a: Tensor, log_b: Tensor) -> Te
     factorisable.
     """
     root_b = (0.5 * log_b).exp()
-    root_P = (log_E + 0.5 * (log_a.unsqueeze(-1) + log_b.unsqueeze(-2))).exp()
+    E_root_b = (log_E + 0.5 * log_b.unsqueeze(-2)).exp()
     # Squares of what is dropped would be subnormal.
-    root_P = torch.nn.functional.threshold(root_P, torch.finfo(root_P.dtype).tiny ** 0.5, 0.0)
+    E_root_b = torch.nn.functional.threshold(E_root_b, torch.finfo(s.dtype).tiny ** 0.4, 0.0)
     ridge = 1e-13 if s.dtype == torch.float64 else 1e-6
-    matrix = root_b.unsqueeze(-1) * root_b.unsqueeze(-2) - root_P.mT @ root_P
+    matrix = root_b.unsqueeze(-1) * root_b.unsqueeze(-2) - E_root_b.mT @ (a.unsqueeze(-1) * E_root_b)
     matrix = matrix + torch.diag_embed(s + ridge)
     factor: Tensor = torch.linalg.cholesky_ex(matrix)[0]
     return factor

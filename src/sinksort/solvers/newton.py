@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..semidual import c_transform, column_sums, hessian_factor, log_density, newton_step
+from ..semidual import c_transform, column_sums, hessian_factor, log_density, log_weight, newton_step
 from ._common import Solution, batch_over_leading_dim, empty_answer, host_may_look, require_tolerance, warn_unconverged
 
 _LARGEST_STEP = 5.0  # in units of eps: a factor of e^5 on a column of the plan
@@ -40,24 +40,24 @@ class Newton:
     def __post_init__(self) -> None:
         require_tolerance(self.tolerance, self.max_iterations)
 
-    def solve(self, M: Tensor, log_a: Tensor, log_b: Tensor) -> Solution:
+    def solve(self, M: Tensor, a: Tensor, b: Tensor) -> Solution:
         tolerance = self.tolerance or (1e-10 if M.dtype == torch.float64 else 2e-6)
         if M.shape[-2] >= M.shape[-1]:
-            gamma, iterations, error = newton_loop(M, log_a, log_b, tolerance, self.max_iterations)
+            gamma, iterations, error = newton_loop(M, a, b, tolerance, self.max_iterations)
         else:  # the linear algebra is done on the smaller side
-            phi, iterations, error = newton_loop(M.mT, log_b, log_a, tolerance, self.max_iterations)
-            gamma = c_transform(M.mT, log_a, phi)
+            phi, iterations, error = newton_loop(M.mT, b, a, tolerance, self.max_iterations)
+            gamma = c_transform(M.mT, log_weight(a), phi)
         return Solution(gamma, iterations, error, tolerance)
 
 
 @torch.library.custom_op("sinksort::newton", mutates_args=())
 def newton_loop(
-    M: Tensor, log_a: Tensor, log_b: Tensor, tolerance: float, max_iterations: int
+    M: Tensor, a: Tensor, b: Tensor, tolerance: float, max_iterations: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(gamma, iterations, error) for reduced costs M (..., n, m)."""
     *batch, n, m = M.shape
-    M, log_a, log_b = M.reshape(-1, n, m), log_a.reshape(-1, n), log_b.reshape(-1, m)
-    b = log_b.exp()
+    M, a, b = M.reshape(-1, n, m), a.reshape(-1, n), b.reshape(-1, m)
+    log_b = log_weight(b)
     base = torch.zeros_like(b)  # the last accepted point, the direction from it, how far, and the slope there
     direction, length, slope = base, torch.ones_like(b[:, :1]), torch.full_like(b[:, :1], float("inf"))
     iterations = torch.zeros(len(M), dtype=torch.int64, device=M.device)
@@ -67,7 +67,7 @@ def newton_loop(
     for step in range(max_iterations + 1):
         point = base + length * direction
         log_E = log_density(M, log_b, point)
-        s = column_sums(log_E, log_a)
+        s = column_sums(log_E, a)
         rho = 1.0 - s
         size = (b * rho.abs()).sum(-1)
         working = size > tolerance  # False for NaN as well
@@ -81,14 +81,14 @@ def newton_loop(
             if count == 0:
                 break
             if 2 * count <= len(rows):  # most rows are done: go on with the others alone
-                M, log_a, log_b, b, base, direction, length, slope, point, log_E, s, rho, rows = (
-                    t[working] for t in (M, log_a, log_b, b, base, direction, length, slope, point, log_E, s, rho, rows)
+                M, a, b, log_b, base, direction, length, slope, point, log_E, s, rho, rows = (
+                    t[working] for t in (M, a, b, log_b, base, direction, length, slope, point, log_E, s, rho, rows)
                 )
                 working = working[working]
         iterations[rows] += working
         working = working.unsqueeze(-1)
 
-        newton = newton_step(hessian_factor(log_E, s, log_a, log_b), rho, log_b).clamp(-_LARGEST_STEP, _LARGEST_STEP)
+        newton = newton_step(hessian_factor(log_E, s, a, log_b), rho, log_b).clamp(-_LARGEST_STEP, _LARGEST_STEP)
         rises = (b * rho * newton).sum(-1, keepdim=True) > 0
         newton = torch.where(rises, newton, -s.log())  # Sinkhorn's own step always rises
         slope_here = (b * rho * direction).sum(-1, keepdim=True)
@@ -98,14 +98,14 @@ def newton_loop(
         direction = torch.where(overshot, direction, torch.where(working, newton, 0.0))
         slope = torch.where(overshot, slope, (b * rho * direction).sum(-1, keepdim=True))
 
-    advice = "Raise eps, raise Newton(max_iterations=...), or compute in float64."
+    advice = "Raise eps, or Newton(max_iterations=...)."
     warn_unconverged(error, tolerance, max_iterations, advice)
     return gamma.reshape(*batch, m), iterations.reshape(batch), error.reshape(batch)
 
 
 @newton_loop.register_fake
-def _(M: Tensor, log_a: Tensor, log_b: Tensor, *_: object) -> tuple[Tensor, Tensor, Tensor]:
-    return empty_answer(log_b)
+def _(M: Tensor, a: Tensor, b: Tensor, *_: object) -> tuple[Tensor, Tensor, Tensor]:
+    return empty_answer(b)
 
 
 batch_over_leading_dim(newton_loop)

@@ -13,6 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from ..semidual import log_weight
 from ._common import Solution, batch_over_leading_dim, empty_answer, host_may_look, require_tolerance, warn_unconverged
 
 
@@ -61,8 +62,9 @@ class Sinkhorn:
         if not 0 < self.decay < 1:
             raise ValueError(f"Sinkhorn: decay must be between 0 and 1, got {self.decay}.")
 
-    def solve(self, M: Tensor, log_a: Tensor, log_b: Tensor, f0: Tensor, g0: Tensor, eps: Tensor) -> Solution:
+    def solve(self, M: Tensor, a: Tensor, b: Tensor, f0: Tensor, g0: Tensor, eps: Tensor) -> Solution:
         """``f0``, ``g0``: the staircase potentials M was reduced by; ``eps`` (..., 1): to place the paper's start."""
+        log_a, log_b = log_weight(a), log_weight(b)
         from_staircase, unrolled = self.start == "staircase", self.gradient == "unrolled"
         loop: Callable[..., tuple[Tensor, Tensor, Tensor]]
         if self.domain == "log":
