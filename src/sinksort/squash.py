@@ -71,11 +71,13 @@ def standardize(x: Tensor, a: Tensor) -> Tensor:
         middle = torch.where(empty, 0.0, top / 2 + bottom / 2)
         half_range = torch.where(empty | (top == bottom), 1.0, top / 2 - bottom / 2)
     u = (x_finite / size - middle) / half_range
-    a = torch.where(counted, a, 0.0)
+    # An entry without weight adds nothing to the moments, but what it would add is its derivative in the weight.
+    adds = counted | (finite & (u.abs() < 1e100))  # farther out, 0 * u^2 would no longer be 0
+    a = torch.where(adds, a, 0.0)
     total = a.sum(-1, keepdim=True)
     a = a / torch.where(total > 0, total, 1.0)
-    centred = u - (a * torch.where(counted, u, 0.0)).sum(-1, keepdim=True)
-    variance = (a * torch.where(counted, centred, 0.0).square()).sum(-1, keepdim=True)
+    centred = u - (a * torch.where(adds, u, 0.0)).sum(-1, keepdim=True)
+    variance = (a * torch.where(adds, centred, 0.0).square()).sum(-1, keepdim=True)
     # A constant row has top == bottom and so no spread; anything else has, up to the rounding of a tiny weight.
     spread = (top > bottom) & (variance > 0) | torch.isnan(variance)
     z = centred / torch.where(spread, variance, 1.0).sqrt()
