@@ -1,0 +1,116 @@
+"""What every loss shares: the reduction, and checks of labels, lists and masks.
+
+The losses keep one contract. The last dimension is the one that is ranked or sorted, everything before it is batch. ``mask``
+says which of its entries exist. ``weights`` has one number an *example*: a row, where a row is one example (logits with a
+label, the documents of a query); an entry, where a row is a sample of examples (residuals, predictions, group scores).
+A row with nothing in it does not count: its loss is 0, and the mean is over the others.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias, get_args
+
+import torch
+from torch import Tensor
+
+from .._checks import require_floating, values_readable
+
+Reduction: TypeAlias = Literal["mean", "sum", "none"]
+
+
+def require_choice(value: object, choices: tuple[str, ...], name: str) -> None:
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}.")
+
+
+def require_count(k: object, largest: int | None, name: str, what: str) -> None:
+    """``k`` is a whole number from 1 up to ``largest`` (no limit when None)."""
+    if isinstance(k, bool) or not isinstance(k, int):
+        raise TypeError(f"{name} must be an integer, got {type(k).__name__}.")
+    if k < 1 or (largest is not None and k > largest):
+        limit = "at least 1" if largest is None else f"between 1 and {largest}, {what}"
+        raise ValueError(f"{name} must be {limit}, got {k}.")
+
+
+def reduce(loss: Tensor, reduction: Reduction, weights: Tensor | None = None, exists: Tensor | None = None) -> Tensor:
+    """One number (or none) from the losses of the rows; ``weights`` and ``exists`` are shaped like them.
+
+    ``"mean"`` is the weighted mean over the rows that exist, ``"sum"`` the weighted sum, ``"none"`` the weighted losses.
+    """
+    require_choice(reduction, get_args(Reduction), "reduction")
+    share = torch.ones_like(loss)
+    if weights is not None:
+        share = row_weights(weights, loss.shape).to(loss.dtype)
+    if exists is not None:
+        loss = torch.where(exists, loss, 0.0)  # not a product: a row of padding may hold anything
+        share = torch.where(exists, share, 0.0)
+    loss = loss * share
+    if reduction == "none":
+        return loss
+    if reduction == "sum":
+        return loss.sum()
+    total = share.sum()
+    return loss.sum() / torch.where(total > 0, total, 1.0)
+
+
+def row_weights(weights: Tensor, rows: torch.Size) -> Tensor:
+    require_floating(weights, "weights")
+    try:
+        fits = torch.broadcast_shapes(weights.shape, rows) == rows
+    except RuntimeError:
+        fits = False
+    if not fits:
+        raise ValueError(
+            f"weights must have one number for each row, shape {tuple(rows)} or one that broadcasts to it, "
+            f"got {tuple(weights.shape)}; to leave out entries of a row use mask=."
+        )
+    if values_readable(weights) and not (weights >= 0).all():
+        raise ValueError(f"weights must be non-negative, but the smallest is {weights.min().item():g}; clamp them.")
+    return weights.expand(rows)
+
+
+def require_same_shape(t: object, like: Tensor, name: str, of: str) -> Tensor:
+    if not isinstance(t, Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor, got {type(t).__name__}; wrap it with torch.as_tensor({name}).")
+    if t.shape != like.shape:
+        raise ValueError(
+            f"{name} must have the shape of {of}, {tuple(like.shape)}: one entry for each entry; got {tuple(t.shape)}."
+        )
+    return t
+
+
+def require_rows(x: Tensor, name: str) -> None:
+    """A floating-point tensor with something along its last dimension."""
+    require_floating(x, name)
+    if x.ndim == 0 or x.shape[-1] == 0:
+        raise ValueError(
+            f"{name} must have at least one entry along its last dimension, got shape {tuple(x.shape)}; "
+            "leave empty rows out, or pad them and pass mask=."
+        )
+
+
+def as_mask(mask: Tensor | None, x: Tensor, name: str) -> Tensor | None:
+    """``mask`` (boolean, (n,) or broadcastable to ``x``) in the shape of x."""
+    if mask is None:
+        return None
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        came = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+        raise TypeError(f"mask must be a boolean tensor (True keeps an entry), got {came}; use mask.bool().")
+    try:
+        return mask.expand(x.shape)
+    except RuntimeError:
+        raise ValueError(
+            f"mask must broadcast to the shape of {name}, {tuple(x.shape)}, got {tuple(mask.shape)}."
+        ) from None
+
+
+def live_count(x: Tensor, mask: Tensor | None) -> Tensor:
+    """(..., 1) how many entries a row has, in the dtype of x."""
+    if mask is None:
+        return torch.full((*x.shape[:-1], 1), float(x.shape[-1]), dtype=x.dtype, device=x.device)
+    return mask.sum(-1, keepdim=True).to(x.dtype)
+
+
+def any_entry(mask: Tensor | None) -> Tensor | None:
+    """(...) whether a row has any entry; None when nothing is masked."""
+    return None if mask is None else mask.any(-1)
