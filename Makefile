@@ -1,0 +1,44 @@
+# Two commands for a fresh machine:
+#   make test    environment, lint, format, types, tests
+#   make demo    environment, then the paper's figures and tables into out/
+# The environment is .venv, made once and again only when pyproject.toml or constraints.txt change.
+
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.10 python; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null && echo $$p && break; done)
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: help test lint types suite demo format clean
+
+help:
+	@sed -n '2,3s/^# *//p' Makefile
+
+test: lint types suite
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY)
+	$(BIN)/mypy
+
+# One thread a worker: the workers already share the cores.
+suite: $(READY)
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest
+
+demo: $(READY)
+	@$(BIN)/python -m sinksort.paper demo --out out
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+$(READY): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "sinksort needs Python 3.10 or newer: install one, or run make PYTHON=/path/to/python3"; exit 1; }
+	@echo "Setting up .venv with $$($(PYTHON) --version); the first time this takes a few minutes."
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $(READY)
+
+clean:
+	rm -rf .venv out build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
