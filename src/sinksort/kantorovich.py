@@ -49,6 +49,7 @@ def kantorovich_rank(
     # Equal values are one atom: from where the first of them begins to where the last of them ends.
     key = -ordered if descending else ordered
     first = torch.searchsorted(key.detach().contiguous(), key.detach().contiguous())
+    first = first.clamp(max=key.shape[-1] - 1)  # NaN is found past the end; its row becomes NaN below
     last = torch.searchsorted(key.detach().contiguous(), key.detach().contiguous(), right=True) - 1
     levels = b.cumsum(-1)
     total = levels[..., -1:]
