@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .gradients import attach
 from .problem import Problem
-from .semidual import c_transform, log_density, log_weight, without_subnormals
+from .semidual import NOTHING, c_transform, log_density, log_weight, without_subnormals
 from .solvers import Newton, Sinkhorn, Solver
 from .solvers.start import staircase_potentials
 
@@ -114,14 +114,13 @@ class Plan:
 
     def _push(self, payload: Tensor) -> Tensor:
         p = self.problem
-        payload = payload.to(p.a.dtype)
+        payload, shares = payload.to(p.a.dtype), self._values_given_target()
         if p.weighted:
-            # What weighs nothing may hold anything, and 0 * inf is not 0: bring it into the range of what counts.
-            counts = (p.a > 0).unsqueeze(-1)
-            low = torch.where(counts, payload, float("inf")).amin(-2, keepdim=True).detach()
-            high = torch.where(counts, payload, -float("inf")).amax(-2, keepdim=True).detach()
-            payload = torch.where(counts, payload, payload.nan_to_num(0.0).maximum(low).minimum(high))
-        return self._finish_targets(self._values_given_target().mT @ payload).to(p.dtype)
+            # What weighs nothing may hold anything: its share becomes exactly 0 (and keeps its derivative in a), and
+            # 0 * inf is not 0.
+            payload = torch.where((p.a > 0).unsqueeze(-1), payload, payload.nan_to_num(0.0, 0.0, 0.0))
+            shares = shares * (p.a / (p.a + NOTHING)).unsqueeze(-1)
+        return self._finish_targets(shares.mT @ payload).to(p.dtype)
 
     def _in_order_of_x(self, t: Tensor) -> Tensor:
         return t.gather(-1, self.problem.inverse.unsqueeze(-2).expand(t.shape))
