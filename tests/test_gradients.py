@@ -157,9 +157,11 @@ def test_large_rows_against_differences_along_a_direction(n: int, eps: float) ->
 
 @pytest.mark.parametrize("read", [sinksort.soft_rank, sinksort.soft_sort], ids=lambda f: f.__name__)
 @pytest.mark.parametrize("target_side", [False, True])
-def test_zero_weight_has_the_one_sided_derivative(read: Function, target_side: bool) -> None:
+@pytest.mark.parametrize("weightless", [0.1, 4.0, -3.0])
+def test_zero_weight_has_the_one_sided_derivative(read: Function, target_side: bool, weightless: float) -> None:
     """At a weight of zero only an increase is possible: the gradient is the derivative in that direction."""
     x = draw(5, seed=6).detach()
+    x[1] = weightless  # in the middle, or beyond all others
     a = torch.tensor([0.3, 0.0, 0.2, 0.4, 0.1], dtype=torch.float64)
     b = torch.tensor([0.2, 0.0, 0.5, 0.3], dtype=torch.float64)
     v = draw(5 if read is sinksort.soft_rank else 4, seed=7).detach()
