@@ -16,6 +16,7 @@ from torch import Tensor
 from .._checks import require_floating, values_readable
 
 Reduction: TypeAlias = Literal["mean", "sum", "none"]
+REDUCTIONS: tuple[str, ...] = get_args(Reduction)
 
 
 def require_choice(value: object, choices: tuple[str, ...], name: str) -> None:
@@ -37,7 +38,7 @@ def reduce(loss: Tensor, reduction: Reduction, weights: Tensor | None = None, ex
 
     ``"mean"`` is the weighted mean over the rows that exist, ``"sum"`` the weighted sum, ``"none"`` the weighted losses.
     """
-    require_choice(reduction, get_args(Reduction), "reduction")
+    require_choice(reduction, REDUCTIONS, "reduction")
     share = torch.ones_like(loss)
     if weights is not None:
         share = row_weights(weights, loss.shape).to(loss.dtype)

@@ -129,7 +129,9 @@ def _checked(
 def as_positives(labels: Tensor, logits: Tensor) -> Tensor:
     """Labels in any of their three forms as a boolean tensor in the shape of ``logits``."""
     if not isinstance(labels, Tensor):
-        raise TypeError(f"labels must be a torch.Tensor, got {type(labels).__name__}; wrap them with torch.as_tensor(labels).")
+        raise TypeError(
+            f"labels must be a torch.Tensor, got {type(labels).__name__}; wrap them with torch.as_tensor(labels)."
+        )
     batch, L = logits.shape[:-1], logits.shape[-1]
     if labels.dtype == torch.bool:
         if labels.shape != logits.shape:
@@ -161,9 +163,7 @@ def as_positives(labels: Tensor, logits: Tensor) -> Tensor:
     return hot.scatter(-1, at, torch.ones_like(at, dtype=torch.bool))[..., :L]
 
 
-def _excess(
-    ranks: Tensor, chosen: Tensor, kept: Tensor | None, k: int, positives: str
-) -> tuple[Tensor, Tensor]:
+def _excess(ranks: Tensor, chosen: Tensor, kept: Tensor | None, k: int, positives: str) -> tuple[Tensor, Tensor]:
     """v = L - R - k + 1 of every class, and L - k, its largest value."""
     L = live_count(ranks, kept)
     if positives == "any":

@@ -109,16 +109,16 @@ def conformal_size_loss(
     tensor(1.)
     """
     if not temperature > 0:
-        raise ValueError(f"temperature must be positive, got {temperature}; 0.1 of the spread of the scores is a start.")
+        raise ValueError(
+            f"temperature must be positive, got {temperature}; 0.1 of the spread of the scores is a start."
+        )
     require_rows(scores, "scores")
     if scores.ndim != calibration.ndim + 1 or scores.shape[:-2] != calibration.shape[:-1]:
         raise ValueError(
             f"scores must have shape {(*calibration.shape[:-1], 'm', 'L')} (m examples, L classes) for calibration of shape "
             f"{tuple(calibration.shape)}, got {tuple(scores.shape)}."
         )
-    q = soft_conformal_quantile(
-        calibration, alpha, mask=mask, eps=eps, cost=cost, squash=squash, solver=solver
-    )
+    q = soft_conformal_quantile(calibration, alpha, mask=mask, eps=eps, cost=cost, squash=squash, solver=solver)
     size = ((q[..., None, None] - scores) / temperature).sigmoid().sum(-1)
     exists = any_entry(as_mask(mask, calibration, "calibration"))
     if exists is not None:

@@ -8,7 +8,7 @@ that there is a gradient to leave that point with.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from ..solvers import Solver
 from ..squash import Squash
 from ._common import Reduction, any_entry, as_mask, reduce, require_choice, require_rows, require_same_shape
 
-PairWeights = Literal["equal", "hyperbolic"]
+PairWeights: TypeAlias = Literal["equal", "hyperbolic"]
 
 
 def spearman_loss(

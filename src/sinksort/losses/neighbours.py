@@ -6,6 +6,8 @@ of a class is the membership of its candidates, over k. At eps -> 0 this is the 
 
 from __future__ import annotations
 
+from typing import Literal, TypeAlias
+
 import torch
 from torch import Tensor
 
@@ -15,6 +17,8 @@ from ..operators import DEFAULT_SOLVER, soft_topk_mask
 from ..solvers import Solver
 from ..squash import Squash
 from ._common import Reduction, any_entry, as_mask, live_count, reduce, require_choice, require_count, require_rows
+
+Objective: TypeAlias = Literal["error", "nll"]
 
 
 def soft_knn_vote(
@@ -48,9 +52,7 @@ def soft_knn_vote(
     require_count(k, n, "k", "the number of candidates (the last dimension of distances)")
     kept = as_mask(mask, distances, "distances")
     hot = _one_hot(labels, distances, num_classes)
-    belongs = soft_topk_mask(
-        distances, k, largest=False, mask=kept, eps=eps, cost=cost, squash=squash, solver=solver
-    )
+    belongs = soft_topk_mask(distances, k, largest=False, mask=kept, eps=eps, cost=cost, squash=squash, solver=solver)
     voters = live_count(distances, kept).clamp(1.0, float(k))
     if hot.ndim == 2:
         return (belongs / voters) @ hot
@@ -63,7 +65,7 @@ def knn_loss(
     true_labels: Tensor,
     k: int,
     *,
-    objective: str = "error",
+    objective: Objective = "error",
     num_classes: int | None = None,
     weights: Tensor | None = None,
     mask: Tensor | None = None,
@@ -102,8 +104,14 @@ def knn_loss(
         solver=solver,
     )
     if not isinstance(true_labels, Tensor) or true_labels.shape != vote.shape[:-1] or true_labels.is_floating_point():
-        came = f"{true_labels.dtype} {tuple(true_labels.shape)}" if isinstance(true_labels, Tensor) else type(true_labels).__name__
-        raise ValueError(f"true_labels must be an integer tensor of shape {tuple(vote.shape[:-1])}, one a query, got {came}.")
+        came = (
+            f"{true_labels.dtype} {tuple(true_labels.shape)}"
+            if isinstance(true_labels, Tensor)
+            else type(true_labels).__name__
+        )
+        raise ValueError(
+            f"true_labels must be an integer tensor of shape {tuple(vote.shape[:-1])}, one a query, got {came}."
+        )
     _require_labels(true_labels, vote.shape[-1], "true_labels")
     right = vote.gather(-1, true_labels.long().unsqueeze(-1)).squeeze(-1)
     loss = 1.0 - right if objective == "error" else -right.clamp(min=torch.finfo(right.dtype).tiny).log()

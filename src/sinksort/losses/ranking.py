@@ -127,9 +127,7 @@ def _recall(at: _Positions, scores: Tensor, relevance: Tensor, k: int, mask: Ten
     return _over(found, relevant.sum(-1))
 
 
-def _checked(
-    scores: Tensor, relevance: Tensor, k: int | None, mask: Tensor | None
-) -> tuple[Tensor, Tensor | None]:
+def _checked(scores: Tensor, relevance: Tensor, k: int | None, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """Relevance in the dtype of the scores, zero where masked, and the mask."""
     require_rows(scores, "scores")
     relevance = require_same_shape(relevance, scores, "relevance", "scores").detach()
@@ -161,7 +159,9 @@ def _over(reached: Tensor, possible: Tensor) -> Tensor:
     return torch.where(possible > 0, reached / torch.where(possible > 0, possible, 1), 0.0)
 
 
-def _one_minus(metric: Tensor, mask: Tensor | None, scores: Tensor, weights: Tensor | None, reduction: Reduction) -> Tensor:
+def _one_minus(
+    metric: Tensor, mask: Tensor | None, scores: Tensor, weights: Tensor | None, reduction: Reduction
+) -> Tensor:
     return reduce(1.0 - metric, reduction, weights, any_entry(as_mask(mask, scores, "scores")))
 
 

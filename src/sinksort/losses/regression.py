@@ -189,6 +189,8 @@ def _median(x: Tensor, kept: Tensor | None) -> Tensor:
     """(..., 1) the middle value of each row, the mean of the two middle ones when there are two."""
     n = x.shape[-1]
     ordered = (x if kept is None else torch.where(kept, x, float("inf"))).sort(dim=-1).values
-    count = torch.full_like(x[..., :1], n, dtype=torch.int64) if kept is None else kept.sum(-1, keepdim=True).clamp(min=1)
+    count = (
+        torch.full_like(x[..., :1], n, dtype=torch.int64) if kept is None else kept.sum(-1, keepdim=True).clamp(min=1)
+    )
     middle = 0.5 * (ordered.gather(-1, (count - 1) // 2) + ordered.gather(-1, count // 2))
     return torch.where(torch.isfinite(middle), middle, 0.0)

@@ -1,0 +1,46 @@
+"""Modules: the operators as layers, and the losses. Thin: each holds its options and calls the function of the same name."""
+
+from ._base import SoftModule, straight_through
+from .layers import QuantilePool, SoftQuantile, SoftRank, SoftSort, SoftTopK
+from .losses import (
+    ConformalSizeLoss,
+    KNNLoss,
+    LeastQuantileLoss,
+    MedianOfMeans,
+    QuantileParityLoss,
+    TopKLoss,
+    TrimmedLoss,
+)
+from .order_losses import (
+    AveragePrecisionLoss,
+    KendallLoss,
+    NDCGLoss,
+    PermutationCrossEntropy,
+    RecallAtKLoss,
+    ReciprocalRankLoss,
+    SpearmanLoss,
+)
+
+__all__ = [
+    "AveragePrecisionLoss",
+    "ConformalSizeLoss",
+    "KNNLoss",
+    "KendallLoss",
+    "LeastQuantileLoss",
+    "MedianOfMeans",
+    "NDCGLoss",
+    "PermutationCrossEntropy",
+    "QuantileParityLoss",
+    "QuantilePool",
+    "RecallAtKLoss",
+    "ReciprocalRankLoss",
+    "SoftModule",
+    "SoftQuantile",
+    "SoftRank",
+    "SoftSort",
+    "SoftTopK",
+    "SpearmanLoss",
+    "TopKLoss",
+    "TrimmedLoss",
+    "straight_through",
+]

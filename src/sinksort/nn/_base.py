@@ -1,0 +1,64 @@
+"""What all modules share: the transport options, a readable repr, and the straight-through estimator."""
+
+from __future__ import annotations
+
+import inspect
+
+from torch import Tensor, nn
+
+from ..costs import Cost
+from ..losses._common import REDUCTIONS, Reduction, require_choice
+from ..solvers import Solver
+from ..squash import Squash
+
+
+def straight_through(hard: Tensor, soft: Tensor) -> Tensor:
+    """The values of ``hard`` exactly, with the gradient of ``soft``.
+
+    >>> import torch, sinksort
+    >>> from sinksort.nn import straight_through
+    >>> x = torch.tensor([0.3, 0.1, 0.2], requires_grad=True)
+    >>> ranks = straight_through(sinksort.kantorovich_rank(x), sinksort.soft_rank(x, eps=0.1))
+    >>> ranks.detach()
+    tensor([3., 1., 2.])
+    >>> bool(torch.autograd.grad(ranks[0], x)[0].abs().sum() > 0)
+    True
+    """
+    return hard.detach() + (soft - soft.detach())  # in this order: x - x is exactly 0
+
+
+class SoftModule(nn.Module):
+    """A module with the options of transport. ``eps`` may be a number, a tensor (a buffer) or an ``nn.Parameter`` (learned)."""
+
+    eps: float | Tensor
+
+    def __init__(self, eps: float | Tensor, cost: Cost, squash: Squash, solver: Solver) -> None:
+        super().__init__()
+        if isinstance(eps, Tensor) and not isinstance(eps, nn.Parameter):
+            self.register_buffer("eps", eps)
+        else:
+            self.eps = eps
+        self.cost, self.squash, self.solver = cost, squash, solver
+
+    def extra_repr(self) -> str:
+        """The options that are not the defaults, as they would be written in the constructor."""
+        shown = []
+        for name, parameter in inspect.signature(type(self).__init__).parameters.items():
+            if name == "self":
+                continue
+            value = getattr(self, name)
+            if isinstance(value, Tensor):
+                value = value.item() if value.numel() == 1 else f"tensor{tuple(value.shape)}"
+                shown.append(f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}")
+            elif parameter.default is parameter.empty or value != parameter.default:
+                shown.append(f"{name}={getattr(value, '__name__', repr(value))}")
+        return ", ".join(shown)
+
+
+class SoftLoss(SoftModule):
+    """A loss: also has a reduction."""
+
+    def __init__(self, reduction: Reduction, eps: float | Tensor, cost: Cost, squash: Squash, solver: Solver) -> None:
+        super().__init__(eps, cost, squash, solver)
+        require_choice(reduction, REDUCTIONS, "reduction")
+        self.reduction: Reduction = reduction
