@@ -36,9 +36,14 @@ def value_checks() -> Iterator[None]:
         _forced.reset(token)
 
 
+def tracing() -> bool:
+    """Whether torch.compile or a torch.func transform is at work, and values are not there to be looked at."""
+    return torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None
+
+
 def values_readable(t: Tensor) -> bool:
     """Whether the host may look inside ``t`` now without making anybody wait."""
-    if torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None:
+    if tracing():
         return False
     return t.device.type == "cpu" or _forced.get()
 
@@ -73,10 +78,14 @@ def require_non_negative(w: Tensor, name: str) -> None:
 
 
 def require_increasing(y: Tensor, name: str = "targets") -> None:
-    if values_readable(y) and not (y.diff(dim=-1) > 0).all():
+    if not values_readable(y):
+        return
+    rising = (y.diff(dim=-1) > 0).all(-1)
+    if not rising.all():
+        row = y[~rising][0] if y.ndim > 1 else y
         raise ValueError(
             f"{name} must be strictly increasing along their last dimension (the paper's y_1 < ... < y_m), "
-            f"but they are not: {_excerpt(y)}; sort them and merge duplicates by adding up their target_weights."
+            f"but they are not: {_excerpt(row)}; sort them and merge duplicates by adding up their target_weights."
         )
 
 

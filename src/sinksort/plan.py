@@ -67,7 +67,7 @@ class Plan:
 
     def permutation(self) -> Tensor:
         """(..., m, n): row j says from which values target j is made. Rows sum to one."""
-        by_target = self._in_order_of_x(self._values_given_target().mT)
+        by_target = self._in_order_of_x(self.values_given_target().mT)
         return self._finish_targets(by_target).to(self.problem.dtype)
 
     def matrix(self) -> Tensor:
@@ -96,25 +96,25 @@ class Plan:
     def log_b(self) -> Tensor:
         return log_weight(self.problem.b)
 
-    def _targets_given_value(self) -> Tensor:
+    def targets_given_value(self) -> Tensor:
         """P_ij / a_i (..., n, m): rows sum to one."""
         return torch.softmax((self.gamma + self.log_b).unsqueeze(-2) - self.M, dim=-1)
 
-    def _values_given_target(self) -> Tensor:
+    def values_given_target(self) -> Tensor:
         """P_ij / b_j (..., n, m): columns sum to one."""
         phi = c_transform(self.M, self.log_b, self.gamma)
         return torch.softmax((phi + self.log_a).unsqueeze(-1) - self.M, dim=-2)
 
     def _pull(self, v: Tensor) -> Tensor:
         p = self.problem
-        on_values = p.unsort((self._targets_given_value() @ v.to(p.a.dtype).unsqueeze(-1)).squeeze(-1))
+        on_values = p.unsort((self.targets_given_value() @ v.to(p.a.dtype).unsqueeze(-1)).squeeze(-1))
         if p.mask is not None:
             on_values = torch.where(p.mask, on_values, 0.0)
         return on_values.to(p.dtype).movedim(-1, p.dim)
 
     def _push(self, payload: Tensor) -> Tensor:
         p = self.problem
-        payload, shares = payload.to(p.a.dtype), self._values_given_target()
+        payload, shares = payload.to(p.a.dtype), self.values_given_target()
         if p.weighted:
             # What weighs nothing may hold anything: its share becomes exactly 0 (and keeps its derivative in a), and
             # 0 * inf is not 0.
@@ -141,6 +141,8 @@ class Plan:
 def solve(problem: Problem, solver: Solver) -> Plan:
     """The plan of ``problem``: reduce the cost by the staircase, iterate, and make the answer differentiable."""
     p = problem
+    if not isinstance(solver, Newton | Sinkhorn):
+        raise TypeError(f"solver must be sinksort.Newton(...) or sinksort.Sinkhorn(...), got {type(solver).__name__}.")
     fixed_a, fixed_b = p.a.detach(), p.b.detach()
     start = f0, g0 = staircase_potentials(p.cost.detach(), fixed_a, fixed_b)
     reduced = (p.cost - f0.unsqueeze(-1) - g0.unsqueeze(-2)) / p.eps
