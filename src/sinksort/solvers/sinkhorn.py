@@ -112,10 +112,12 @@ def _log_domain(
             if step == max_iterations or (host_may_look(b) and not torch.compiler.is_compiling() and not working.any()):
                 break
             iterations = iterations + working
-            k = torch.where(working.unsqueeze(-1), (k * decay).clamp(min=1.0), k)
+            working = working.unsqueeze(-1)  # a row that is done waits for the others as it is
+            k = torch.where(working, (k * decay).clamp(min=1.0), k)
+            gamma = torch.where(working, updated, gamma)
         else:
             iterations = iterations + 1
-        gamma = updated
+            gamma = updated
         # 6: alpha <- eps log a + min_eps(C - alpha - beta) + alpha
         phi = -k * torch.logsumexp((gamma / k + log_b).unsqueeze(-2) - M / k.unsqueeze(-1), dim=-1)
     advice = "Use the default Newton solver, or raise Sinkhorn(max_iterations=..., tolerance=...) or eps."
@@ -140,9 +142,10 @@ def _kernel_domain(
             if step == max_iterations or (host_may_look(b) and not torch.compiler.is_compiling() and not working.any()):
                 break
             iterations = iterations + working
+            v = torch.where(working.unsqueeze(-1), b / Ku, v)  # 4: v <- b / K^T u, u <- a / K v
         else:
             iterations = iterations + 1
-        v = b / Ku  # 4: v <- b / K^T u, u <- a / K v
+            v = b / Ku
         u = a / (K * v.unsqueeze(-2)).sum(-1)
     # A kernel that underflowed divides by zero: the row is not converged, and says so, rather than NaN in silence.
     broken = ~torch.isfinite(error) & torch.isfinite(log_K).all(-1).all(-1)
