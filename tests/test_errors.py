@@ -125,7 +125,8 @@ WRONG: list[tuple[type[Exception], str, Call]] = [
         ValueError,
         (
             "targets must be strictly increasing along their last dimension (the paper's y_1 < ... < y_m), "
-            "but they are not: [0, 0, 0, 0, 0, 0, ...]; sort them and merge duplicates by adding up their target_weights."
+            "but they are not: [0, 0, 0, 0, 0, 0, ...]; sort them and "
+            "merge duplicates by adding up their target_weights."
         ),
         lambda: sinksort.soft_rank(X, targets=torch.zeros(7)),
     ),
