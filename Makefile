@@ -37,7 +37,7 @@ $(READY): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "sinksort needs Python 3.10 or newer: install one, or run make PYTHON=/path/to/python3"; exit 1; }
 	@echo "Setting up .venv with $$($(PYTHON) --version); the first time this takes a few minutes."
 	@$(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@$(BIN)/python -m pip install -qq --constraint constraints.txt --editable '.[dev]'
 	@touch $(READY)
 
 clean:

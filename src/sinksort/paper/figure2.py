@@ -11,7 +11,7 @@ from .. import kantorovich_rank, kantorovich_sort, transport
 from .style import ACCENT, HAIRLINE, INK, MUTED, look, shades
 
 #: n = 10; entries 0 and 9 are close, so their ranks meet first, as in the paper.
-X = torch.tensor([0.54, 0.92, 0.13, 0.71, 0.35, 0.02, 0.82, 0.24, 0.63, 0.49], dtype=torch.float64)
+X = torch.tensor([0.53, 0.92, 0.13, 0.71, 0.36, 0.02, 0.82, 0.24, 0.63, 0.49], dtype=torch.float64)
 EPS = torch.logspace(-4.0, 1.0, 121, dtype=torch.float64)
 
 
@@ -31,7 +31,7 @@ def draw() -> Figure:
         figure = Figure(figsize=(13.8, 4.2))
         bars, middle, right = figure.subplots(1, 3, gridspec_kw={"wspace": 0.26, "width_ratios": [0.8, 1, 1]})
 
-        bars.bar(range(n), X, color=by_rank, width=0.72)
+        bars.bar(range(n), X.tolist(), color=by_rank, width=0.72)
         for i, (value, rank) in enumerate(zip(X.tolist(), hard_ranks.tolist(), strict=True)):
             bars.text(i, value + 0.015, f"{rank:.0f}", ha="center", va="bottom", color=MUTED, fontsize=8.5)
         bars.set(xticks=range(n), xlabel="index $i$", ylim=(0, 1.02), title="Input $x$, with its hard ranks")
@@ -53,7 +53,7 @@ def _curves(axes: Axes, values: Tensor, limits: Tensor, colors: list[str], names
     axes.set_xscale("log")
     axes.set_xlim(5e-6, 12.0)
     for column, limit, color, name in zip(values.unbind(-1), limits.tolist(), colors, names, strict=True):
-        axes.plot(EPS, column, color=color, lw=2.0, zorder=3)
+        axes.plot(EPS.numpy(), column.numpy(), color=color, lw=2.0, zorder=3)
         axes.plot(hard_at, limit, "o", color=color, ms=5.5, zorder=4, clip_on=False)
         behind = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}
         axes.text(name_at, limit, name, color=INK, fontsize=7.5, ha="right", va="center_baseline", bbox=behind)
@@ -68,5 +68,5 @@ def _curves(axes: Axes, values: Tensor, limits: Tensor, colors: list[str], names
 
 def _limit(axes: Axes, mean: float) -> None:
     """Where all lines meet when eps goes to infinity."""
-    axes.plot([EPS[0], EPS[-1]], [mean, mean], color=ACCENT, lw=1, ls=(0, (5, 3)), zorder=2)
+    axes.plot([EPS[0].item(), EPS[-1].item()], [mean, mean], color=ACCENT, lw=1, ls=(0, (5, 3)), zorder=2)
     axes.text(13.5, mean, "mean", color=ACCENT, va="center", fontsize=9)

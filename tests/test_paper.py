@@ -1,0 +1,199 @@
+"""The paper's figures and the demo: right numbers, legible pictures, files where they were promised."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import ot
+import pytest
+import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.patches import Polygon, Rectangle
+from matplotlib.text import Text
+from rich.console import Console
+
+from sinksort.paper import demo, figure1, figure2, figure3
+from sinksort.paper.__main__ import main
+from sinksort.paper.flows import draw_plan
+from sinksort.paper.style import save, shades
+from sinksort.paper.truth import dense_plan
+
+DRAWINGS = {"figure1": figure1.draw, "figure2": figure2.draw, "figure3": figure3.draw}
+
+
+def entropic_plan(x, y, a, b, eps):
+    """POT's answer, with the squared distance."""
+    cost = (y[None] - x[:, None]) ** 2
+    return ot.bregman.sinkhorn_log(a, b, cost, eps, numItermax=200_000, stopThr=1e-14)
+
+
+# ---- the numbers behind the figures
+
+
+def test_exact_plan_of_figure1_by_hand():
+    # Five values of mass 0.2 poured in order into 0.48, 0.16 and 0.36.
+    by_hand = [[0.2, 0, 0], [0.2, 0, 0], [0.08, 0.12, 0], [0, 0.04, 0.16], [0, 0, 0.2]]
+    P = figure1.exact_plan(figure1.X, figure1.B)
+    np.testing.assert_allclose(P[figure1.X.argsort()], by_hand, atol=1e-12)
+
+
+def test_exact_plan_is_that_of_pot():
+    x = torch.randn(17, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    b = torch.rand(6, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
+    b = b / b.sum()
+    pot = ot.emd_1d(x.numpy(), np.arange(6.0), np.full(17, 1 / 17), b.numpy())
+    np.testing.assert_allclose(figure1.exact_plan(x, b), pot, atol=1e-12)
+
+
+def test_figure2_runs_from_the_hard_answers_to_the_means():
+    ranks, ordered = figure2.sweep()
+    assert ranks.shape == ordered.shape == (len(figure2.EPS), 10)
+    np.testing.assert_allclose(ranks[0], figure2.X.argsort().argsort() + 1, atol=1e-6)
+    np.testing.assert_allclose(ordered[0], figure2.X.sort().values, atol=1e-6)
+    np.testing.assert_allclose(ranks[-1], 5.5, atol=0.1)
+    np.testing.assert_allclose(ordered[-1], figure2.X.mean(), atol=0.01)
+    # Transport moves mass and loses none: averages stay, whatever eps.
+    np.testing.assert_allclose(ranks.mean(1), 5.5, atol=1e-8)
+    np.testing.assert_allclose(ordered.mean(1), figure2.X.mean().expand(len(ordered)), atol=1e-9)
+
+
+def test_figure2_shows_what_the_paper_says_of_entries_0_and_9():
+    ranks, _ = figure2.sweep()
+    apart = (ranks[:, 0] - ranks[:, 9]).abs()
+    assert apart[0] == pytest.approx(1.0, abs=1e-6)
+    at = int((figure2.EPS - 1e-2).abs().argmin())
+    gaps = ranks[at].sort().values.diff()
+    assert apart[at] == pytest.approx(gaps.min().item(), abs=1e-12)  # no two ranks are closer
+
+
+def test_figure3_quantile_is_that_of_pot():
+    weights = np.array([0.25, 0.1, 0.65])
+    x = figure3.X.numpy()
+    P = entropic_plan(x, np.array([0.0, 0.5, 1.0]), np.full(20, 0.05), weights, figure3.EPS)
+    assert figure3.quantile().item() == pytest.approx((P[:, 1] @ x) / 0.1, abs=1e-9)
+    np.testing.assert_allclose(figure3.plan().matrix(), P, atol=1e-9)
+
+
+# ---- the independent solver of the demo
+
+
+def test_dense_plan_of_two_by_two_in_closed_form():
+    c, eps = 0.7, 0.2
+    P = dense_plan(np.array([[0.0, c], [c, 0.0]]), np.array([0.5, 0.5]), np.array([0.5, 0.5]), eps)
+    stays = 0.5 / (1 + np.exp(-c / eps))
+    np.testing.assert_allclose(P, [[stays, 0.5 - stays], [0.5 - stays, stays]], atol=1e-14)
+
+
+@pytest.mark.parametrize("eps", [1.0, 0.1, 0.02])
+def test_dense_plan_is_that_of_pot(eps):
+    rng = np.random.default_rng(5)
+    x, y, a, b = rng.random(9), np.linspace(0, 1, 4), rng.dirichlet(np.ones(9)), rng.dirichlet(np.ones(4))
+    P = dense_plan((y[None] - x[:, None]) ** 2, a, b, eps)
+    np.testing.assert_allclose(P, entropic_plan(x, y, a, b, eps), atol=1e-10)
+
+
+def test_demo_agrees_with_the_independent_solver():
+    table = demo.checks()
+    marginal_errors, wrong = (list(column.cells) for column in table.columns[-2:])
+    assert len(wrong) == 7
+    assert max(map(float, marginal_errors)) <= 1e-10  # what Newton is asked for
+    assert max(map(float, wrong)) <= 1e-8
+
+
+# ---- the pictures
+
+
+def test_palette_keeps_its_order_in_grayscale():
+    lightness = [np.dot(to_rgb(color), (0.299, 0.587, 0.114)) for color in shades(20)]
+    assert all(later > earlier for earlier, later in itertools.pairwise(lightness))
+    assert len(shades(1)) == 1
+
+
+def test_arrows_are_as_wide_as_the_mass_they_move():
+    axes = Figure().subplots()
+    P = np.array([[0.3, 0.1], [0.0, 0.6]])
+    draw_plan(axes, np.array([0.1, 0.8]), np.array([0.0, 1.0]), P, ["#000000"] * 2, ["#888888"] * 2, scale=0.5)
+    arrows = [patch for patch in axes.patches if isinstance(patch, Polygon)]
+    bars = [patch for patch in axes.patches if isinstance(patch, Rectangle)]
+    feet = [sorted(p[0] for p in arrow.get_xy() if p[1] == arrow.get_xy()[:, 1].min()) for arrow in arrows]
+    np.testing.assert_allclose([foot[-1] - foot[0] for foot in feet], [0.15, 0.05, 0.3])
+    np.testing.assert_allclose([bar.get_width() for bar in bars], [0.2, 0.3, 0.15, 0.35])
+    # Side by side on the bar of the first value, which is centred on it.
+    np.testing.assert_allclose([feet[0][0], feet[0][-1], feet[1][-1]], [0.0, 0.15, 0.2], atol=1e-12)
+
+
+@pytest.mark.parametrize("name", DRAWINGS)
+def test_no_text_covers_another(name):
+    figure = DRAWINGS[name]()
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    boxes = [
+        (text.get_text(), text.get_window_extent(canvas.get_renderer()))
+        for text in figure.findobj(Text)
+        if text.get_visible() and text.get_text().strip() and (text.axes is None or _shown(text))
+    ]
+    assert len(boxes) > 15
+    overlaps = [(s, t) for (s, one), (t, other) in itertools.combinations(boxes, 2) if _area(one, other) > 1.0]
+    assert overlaps == []
+
+
+def _shown(text):
+    """Ticks keep labels that are outside of the axis's range, and do not draw them."""
+    axes = text.axes
+    for axis in (axes.xaxis, axes.yaxis):
+        if any(text in (tick.label1, tick.label2) for tick in (*axis.majorTicks, *axis.minorTicks)):
+            drawn = axis.get_majorticklabels() if axes.axison else []
+            low, high = sorted(axis.get_view_interval())
+            at = text.get_position()[0 if axis is axes.xaxis else 1]
+            return text in drawn and low <= at <= high
+    return True
+
+
+def _area(one, other):
+    width = min(one.x1, other.x1) - max(one.x0, other.x0)
+    height = min(one.y1, other.y1) - max(one.y0, other.y0)
+    return max(width, 0.0) * max(height, 0.0)
+
+
+def test_figures_are_saved_as_png_and_svg(tmp_path):
+    png, svg = save(figure3.draw(), tmp_path / "new" / "folder", "picture", dpi=50)
+    assert png.read_bytes().startswith(b"\x89PNG\r\n")
+    assert "<svg" in svg.read_text()[:1000]
+    again = save(figure3.draw(), tmp_path, "again", formats=["svg"])
+    assert again[0].read_bytes() == svg.read_bytes()
+
+
+# ---- the demo, from the command line
+
+
+def test_demo_end_to_end(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    main(["demo", "--out", str(tmp_path / "out")])
+    names = [f"{name}.{suffix}" for name in demo.FIGURES for suffix in ("png", "svg")]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(names)
+    said = capsys.readouterr().out
+    assert all(str(tmp_path / "out" / name) in said for name in names)
+    assert "Wrote 6 files" in said
+    assert "How exact are they?" in said
+    wide = [line for line in said.splitlines() if len(line) > 80 and str(tmp_path) not in line]
+    assert wide == []
+
+
+def test_table_shows_hard_ranks_and_sorted_values():
+    console = Console(width=100)
+    with console.capture() as shown:
+        console.print(demo.soft_against_hard())
+    cells = [line.strip("│ ").split("│") for line in shown.get().splitlines() if line.startswith("│")]
+    x, hard_rank, hard_sort = ([float(row[i]) for row in cells] for i in (0, 1, 5))
+    assert x == [0.53, 0.92, 0.13, 0.71, 0.36, 0.02, 0.82, 0.24, 0.63, 0.49]
+    assert hard_rank == [6, 10, 2, 8, 4, 1, 9, 3, 7, 5]
+    assert hard_sort == sorted(x)
+
+
+def test_command_line_asks_for_a_command(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main([])
+    assert "python -m sinksort.paper" in capsys.readouterr().err
