@@ -82,4 +82,5 @@ def newton_step(factor: Tensor, rho: Tensor, log_b: Tensor) -> Tensor:
     """The step in gamma that removes the marginal error ``rho`` to first order."""
     root_b = (0.5 * log_b).exp()
     half = torch.linalg.solve_triangular(factor, (root_b * rho).unsqueeze(-1), upper=False)
-    return torch.linalg.solve_triangular(factor.mT, half, upper=True).squeeze(-1) / root_b
+    step: Tensor = torch.linalg.solve_triangular(factor.mT, half, upper=True).squeeze(-1) / root_b
+    return step
