@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from ._checks import tracing
 from .semidual import c_transform, column_sums, hessian_factor, log_density, log_weight, newton_step
 
 #: Derivatives up to this order are exact. Each order costs one more pass over the plan.
@@ -56,7 +57,7 @@ def _attach_columns(M: Tensor, a: Tensor, log_b: Tensor, gamma: Tensor) -> Tenso
 
 def _differentiated(*tensors: Tensor) -> bool:
     """Whether anybody may ask for a derivative. Inside a torch.func transform a tensor does not show it: assume yes."""
-    if torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None:
+    if tracing():
         return True
     if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
         return True

@@ -31,9 +31,10 @@ import torch
 from torch import Tensor
 
 from ._checks import require_between, require_floating
+from .compress import compressed_ranks
 from .costs import Cost
 from .plan import Plan, solve
-from .problem import as_rows, like_rows, live_rows, pose, wide_dtype
+from .problem import as_rows, like_batch, like_rows, live_rows, pose, wide_dtype
 from .solvers import Newton, Solver
 from .squash import Squash
 
@@ -124,6 +125,10 @@ def soft_rank(
     >>> sinksort.soft_rank(x)
     tensor([2.9591, 4.1148, 2.0544, 4.8701, 1.0016])
     """
+    if targets is None and target_weights is None and mask is None:
+        ranks = compressed_ranks(x, dim, descending, weights, num_targets, eps, cost, squash, solver)
+        if ranks is not None:
+            return ranks
     return transport(
         x,
         dim=dim,
@@ -549,13 +554,7 @@ def _how_many(k: float | Tensor, rows: Tensor, count: Tensor) -> Tensor:
     """k as (..., 1), at most the number of values in the row."""
     n, batch = rows.shape[-1], rows.shape[:-1]
     if isinstance(k, Tensor):
-        try:
-            wanted = k.to(count.device, count.dtype).expand(batch).unsqueeze(-1)
-        except RuntimeError:
-            raise ValueError(
-                f"k must be a number, or a tensor that broadcasts to the rows {tuple(batch)}, "
-                f"got shape {tuple(k.shape)}."
-            ) from None
+        wanted = like_batch(k, batch, "k").to(count.device, count.dtype).unsqueeze(-1)
         require_between(wanted, 0.0, float(n), "k", f"a row has n = {n} values.")
     else:
         if isinstance(k, bool) or not isinstance(k, int | float):

@@ -109,6 +109,17 @@ def like_targets(t: Tensor, batch: Sequence[int], name: str, wide: torch.dtype) 
     return t.to(wide).expand(*batch, t.shape[-1])
 
 
+def like_batch(t: Tensor, batch: Sequence[int], name: str) -> Tensor:
+    """``t`` as one number for each row."""
+    try:
+        return t.expand(tuple(batch))
+    except RuntimeError:
+        raise ValueError(
+            f"{name} must be a number, or a tensor that broadcasts to the rows {tuple(batch)}, "
+            f"got shape {tuple(t.shape)}."
+        ) from None
+
+
 def live_rows(
     x: Tensor, rows: Tensor, dim: int, weights: Tensor | None, mask: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
@@ -166,6 +177,7 @@ def pose(
     )
 
     x_tilde = normalize(values, a, squash, y[..., :1], y[..., -1:])
+    x_tilde = torch.where(torch.isnan(x_tilde).any(-1, keepdim=True), torch.nan, x_tilde)  # all of the row, or nothing
     x_tilde, order = x_tilde.sort(dim=-1)
     u = y.unsqueeze(-2) - x_tilde.unsqueeze(-1)
     moved = resolve_cost(cost)(u)
@@ -242,13 +254,7 @@ def _entropy(eps: float | Tensor, batch: Sequence[int], device: torch.device, wi
     if isinstance(eps, Tensor):
         if values_readable(eps) and not (eps > 0).all():
             raise ValueError(f"eps must be positive, got a tensor whose smallest entry is {eps.min().item():g}; {fix}")
-        try:
-            return eps.to(device, wide).expand(batch)[..., None, None]
-        except RuntimeError:
-            raise ValueError(
-                f"eps must be a number, or a tensor that broadcasts to the rows {tuple(batch)}, "
-                f"got shape {tuple(eps.shape)}."
-            ) from None
+        return like_batch(eps, batch, "eps").to(device, wide)[..., None, None]
     if not isinstance(eps, int | float) or isinstance(eps, bool):
         raise TypeError(f"eps must be a number or a tensor, got {type(eps).__name__}; {fix}")
     if not 0 < eps < float("inf"):

@@ -27,6 +27,8 @@ class Newton:
     Args:
         tolerance: L1 error of the column marginal at which a row is done; None for 1e-10 in float64, 2e-6 below.
         max_iterations: a row that needs more is reported (``Plan.converged``) with a warning. Ten are rarely needed.
+        compress: let ``soft_rank`` replace many default targets by a few Gauss nodes wherever its error estimate says
+            that nothing is lost (see ``sinksort.compress``). False always solves for all m targets.
 
     >>> import torch, sinksort
     >>> plan = sinksort.transport(torch.tensor([3.0, 1.0, 2.0]), solver=sinksort.Newton(tolerance=1e-5))
@@ -36,6 +38,7 @@ class Newton:
 
     tolerance: float | None = None
     max_iterations: int = 60
+    compress: bool = True
 
     def __post_init__(self) -> None:
         require_tolerance(self.tolerance, self.max_iterations)
