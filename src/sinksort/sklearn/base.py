@@ -1,0 +1,153 @@
+"""What the estimators share: their training options, checked once, and the way from data to layers."""
+
+from __future__ import annotations
+
+import math
+from numbers import Integral, Real
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator
+from sklearn.model_selection import train_test_split
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
+
+from ..problem import wide_dtype
+from .layers import Array, ArrayLayers, Units, fold, predict, to_arrays, to_tensors, unfold
+from .training import Loss, Schedule, Score, Trained, train
+
+BatchSize = int | Literal["auto"]
+
+_AUTO_BATCH_LINEAR = 8192
+_AUTO_BATCH_NETWORK = 512  # the paper's
+
+
+class SoftEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+    """Options and helpers; not an estimator by itself."""
+
+    hidden_layer_sizes: tuple[int, ...]
+    eps: float
+    learning_rate: float
+    alpha: float
+    batch_size: BatchSize
+    max_iter: int
+    tol: float
+    n_iter_no_change: int
+    early_stopping: bool
+    validation_fraction: float
+    warm_start: bool
+    device: str
+    random_state: Any
+    verbose: int | bool
+
+    coefs_: list[Array]
+    intercepts_: list[Array]
+
+    def _check_options(self) -> None:
+        name = type(self).__name__
+        for option, low, open_low, high, fix in (
+            ("eps", 0.0, True, math.inf, "1e-2 is a good start."),
+            ("learning_rate", 0.0, True, math.inf, "1e-2 is a good start."),
+            ("alpha", 0.0, False, math.inf, "0 for no penalty."),
+            ("tol", 0.0, False, math.inf, "1e-4 is usual."),
+            ("validation_fraction", 0.0, True, 1.0, "0.1 holds out a tenth."),
+        ):
+            value = getattr(self, option)
+            inside = isinstance(value, Real) and (low < value if open_low else low <= value) and value < high
+            if not inside or isinstance(value, bool):
+                raise ValueError(
+                    f"{name}: {option} must be a number {'>' if open_low else '>='} {low:g}"
+                    f"{'' if high == math.inf else f' and < {high:g}'}, got {value!r}; {fix}"
+                )
+        for option in ("max_iter", "n_iter_no_change"):
+            require_count(getattr(self, option), f"{name}: {option}", 1)
+        if self.batch_size != "auto":
+            require_count(self.batch_size, f"{name}: batch_size", 2, "'auto' or ")
+        for size in self._hidden():
+            require_count(size, f"{name}: every entry of hidden_layer_sizes", 1)
+
+    def _hidden(self) -> tuple[int, ...]:
+        sizes = self.hidden_layer_sizes
+        return (int(sizes),) if isinstance(sizes, Integral) else tuple(sizes)
+
+    def _device(self) -> torch.device:
+        if self.device == "auto":
+            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return torch.device(self.device)
+
+    def _continues(self, sizes: list[int]) -> bool:
+        """Whether a warm start finds layers that fit the data."""
+        if not (self.warm_start and hasattr(self, "coefs_")):
+            return False
+        return [W.shape[0] for W in self.coefs_] + [self.coefs_[-1].shape[1]] == sizes
+
+    def _train(
+        self,
+        layers: ArrayLayers,
+        X: Array,
+        y: Array,
+        units: tuple[Units, Units],
+        loss: Loss,
+        score: Score,
+        anneal: bool,
+        random: np.random.RandomState,
+        stratify: Array | None = None,
+    ) -> Trained:
+        """Train ``layers`` (in standardised units, as X and y are) and store them in the units of the data."""
+        device = self._device()
+        wide = wide_dtype(device)
+
+        def tensors(rows: Array | slice) -> tuple[Tensor, Tensor]:
+            kind = wide if np.issubdtype(y.dtype, np.floating) else torch.int64
+            return (
+                torch.tensor(X[rows]).to(device, wide),
+                torch.tensor(y[rows]).to(device, kind),
+            )
+
+        held_out = None
+        data = tensors(slice(None))
+        if self.early_stopping:
+            kept, out = train_test_split(
+                np.arange(len(X)), test_size=self.validation_fraction, random_state=random, stratify=stratify
+            )
+            data, held_out = tensors(kept), tensors(out)
+        auto = _AUTO_BATCH_NETWORK if self._hidden() else _AUTO_BATCH_LINEAR
+        schedule = Schedule(
+            eps=float(self.eps),
+            anneal=anneal,
+            learning_rate=float(self.learning_rate),
+            decay=float(self.alpha),
+            batch_size=auto if self.batch_size == "auto" else int(self.batch_size),
+            max_iter=int(self.max_iter),
+            tol=float(self.tol),
+            patience=int(self.n_iter_no_change),
+            verbose=int(self.verbose),
+        )
+        start = to_tensors(layers, data[0])
+        trained = train(start, data, held_out, loss, score, schedule, random, type(self).__name__)
+        self._store(fold(to_arrays(trained.layers), *units))
+        self.n_iter_ = trained.epochs
+        self.loss_curve_ = trained.scores
+        self.best_loss_ = trained.best
+        return trained
+
+    def _store(self, layers: ArrayLayers) -> None:
+        self.coefs_ = [W for W, _ in layers]
+        self.intercepts_ = [b for _, b in layers]
+
+    def _layers(self) -> ArrayLayers:
+        return list(zip(self.coefs_, self.intercepts_, strict=True))
+
+    def _unfolded(self, units: tuple[Units, Units]) -> ArrayLayers:
+        return unfold(self._layers(), *units)
+
+    def _outputs(self, X: ArrayLike) -> Array:
+        check_is_fitted(self)
+        return predict(self._layers(), validate_data(self, X, reset=False, dtype=np.float64))
+
+
+def require_count(value: object, name: str, least: int, alternative: str = "") -> None:
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+        raise ValueError(f"{name} must be {alternative}an integer >= {least}, got {value!r}.")
