@@ -248,7 +248,7 @@ def test_permutation_cross_entropy_reads_the_plan(eps):
     expected = []
     for row, ranks in zip(scores.numpy(), true, strict=True):
         C = oracles.cost_matrix(oracles.squashed(row), oracles.grid(6))
-        P = oracles.pot_plan(C, uniform, uniform, eps)
+        P = oracles.solve(C, uniform, uniform, eps).P
         expected.append(-np.log(6 * P[np.arange(6), ranks - 1]).mean())
     ours = losses.permutation_cross_entropy(scores, torch.tensor(true), eps=eps, reduction="none")
     close(ours, expected, 1e-6)
@@ -320,7 +320,5 @@ def test_conformal_quantile_covers_and_the_size_loss_counts_sets():
 
     calibration, scores = spaced(2, 19, 31), torch.tensor(np.random.default_rng(32).uniform(-1, 1, (2, 5, 4)))
     sizes = (scores <= losses.conformal_quantile(calibration, 0.2)[:, None, None]).sum(-1)
-    ours = losses.conformal_size_loss(
-        calibration, scores, 0.2, temperature=1e-5, free=0, eps=1e-6, reduction="none"
-    )
+    ours = losses.conformal_size_loss(calibration, scores, 0.2, temperature=1e-5, free=0, eps=1e-6, reduction="none")
     close(ours, sizes, 1e-3)
