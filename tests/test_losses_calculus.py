@@ -43,9 +43,7 @@ def plain(function: Call, *fixed: object) -> Call:
 
 CASES = {
     "topk relu": Case(lambda x, _, **o: losses.topk_loss(x, LABELS, 2, **o), None, "rows"),
-    "topk log rescaled": Case(
-        lambda x, _, **o: losses.topk_loss(x, LABELS, J="log", rescale=True, **o), None, "rows"
-    ),
+    "topk log rescaled": Case(lambda x, _, **o: losses.topk_loss(x, LABELS, J="log", rescale=True, **o), None, "rows"),
     "topk any": Case(
         lambda x, _, **o: losses.topk_loss(x, torch.tensor([[2, 3], [0, -1], [6, 1]]), J="sqrt", positives="any", **o),
         None,
@@ -71,9 +69,7 @@ CASES = {
     "reciprocal rank": Case(plain(losses.reciprocal_rank_loss), GRADES, "rows"),
     "recall at 2": Case(plain(losses.recall_at_k_loss, 2), GRADES, "rows"),
     "permutation": Case(plain(losses.permutation_cross_entropy), RANKS, "rows"),
-    "parity": Case(
-        lambda x, g, **o: losses.quantile_parity_loss(x, g, num_quantiles=5, p=2, **o), GROUPS, "entries"
-    ),
+    "parity": Case(lambda x, g, **o: losses.quantile_parity_loss(x, g, num_quantiles=5, p=2, **o), GROUPS, "entries"),
     "knn": Case(
         lambda x, g, **o: losses.knn_loss(x, g, torch.tensor([0, 1, 2]), 3, num_classes=3, **o), GROUPS, "rows"
     ),

@@ -1,4 +1,4 @@
-"""The scikit-learn estimators: scikit-learn's own checks, contaminated data, exact small cases, and life in pipelines."""
+"""The scikit-learn estimators: scikit-learn's own checks, contaminated data, exact small cases, pipelines."""
 
 import itertools
 import pickle
@@ -136,7 +136,7 @@ def test_regression_follows_the_units_of_the_data(estimator):
         LeastQuantileRegressor(
             0.65, width=0.3, hidden_layer_sizes=(32,), learning_rate=0.03, max_iter=60, random_state=0
         ),
-        LeastTrimmedRegressor(0.35, hidden_layer_sizes=(32,), learning_rate=0.03, max_iter=60, random_state=0),
+        LeastTrimmedRegressor(0.35, hidden_layer_sizes=32, learning_rate=0.03, max_iter=120, random_state=0),
     ],
 )
 def test_a_network_finds_a_curve_among_outliers(model):
@@ -161,7 +161,7 @@ def test_the_classifier_ignores_a_far_cluster_with_a_wrong_label(classes, seed):
     labels, true = random.randint(classes, size=240), random.randint(classes, size=1000)
     X, X_true = centres[labels] + random.normal(size=(240, 2)), centres[true] + random.normal(size=(1000, 2))
     wrong = random.choice(240, 48, replace=False)
-    X[wrong], labels[wrong] = [15.0, 0.0] + random.normal(size=(48, 2)), 1
+    X[wrong], labels[wrong] = random.normal(loc=[15.0, 0.0], size=(48, 2)), 1
     ordinary = LogisticRegression(max_iter=1000).fit(X, labels).score(X_true, true)
     robust = SoftTopKClassifier(max_iter=40, random_state=0).fit(X, labels).score(X_true, true)
     assert robust > 0.95

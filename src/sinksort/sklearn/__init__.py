@@ -1,8 +1,8 @@
 """scikit-learn estimators whose losses are soft quantiles, soft trimmed means and soft ranks.
 
 ``LeastQuantileRegressor`` and ``LeastTrimmedRegressor`` fit what most of the data says, whatever the rest says;
-``SoftTopKClassifier`` minimises the top-k error. They work in pipelines, grid search, cloning and pickling; fitting runs
-in torch (on a GPU when there is one), predictions are plain NumPy.
+``SoftTopKClassifier`` minimises the top-k error. They work in pipelines, grid search, cloning and pickling; fitting
+runs in torch (on a GPU when there is one), predictions are plain NumPy.
 """
 
 try:

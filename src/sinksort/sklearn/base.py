@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from numbers import Integral, Real
 from typing import Any, Literal
 
@@ -27,7 +28,7 @@ _AUTO_BATCH_NETWORK = 512  # the paper's
 class SoftEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """Options and helpers; not an estimator by itself."""
 
-    hidden_layer_sizes: tuple[int, ...]
+    hidden_layer_sizes: int | tuple[int, ...]
     eps: float
     learning_rate: float
     alpha: float
@@ -55,8 +56,8 @@ class SoftEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
             ("validation_fraction", 0.0, True, 1.0, "0.1 holds out a tenth."),
         ):
             value = getattr(self, option)
-            inside = isinstance(value, Real) and (low < value if open_low else low <= value) and value < high
-            if not inside or isinstance(value, bool):
+            number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+            if not ((low < number if open_low else low <= number) and number < high):
                 raise ValueError(
                     f"{name}: {option} must be a number {'>' if open_low else '>='} {low:g}"
                     f"{'' if high == math.inf else f' and < {high:g}'}, got {value!r}; {fix}"
@@ -70,7 +71,7 @@ class SoftEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
 
     def _hidden(self) -> tuple[int, ...]:
         sizes = self.hidden_layer_sizes
-        return (int(sizes),) if isinstance(sizes, Integral) else tuple(sizes)
+        return tuple(sizes) if isinstance(sizes, Iterable) else (sizes,)
 
     def _device(self) -> torch.device:
         if self.device == "auto":
@@ -142,6 +143,11 @@ class SoftEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
 
     def _unfolded(self, units: tuple[Units, Units]) -> ArrayLayers:
         return unfold(self._layers(), *units)
+
+    def _checked(self, X: ArrayLike, y: ArrayLike, y_numeric: bool) -> tuple[Array, Any]:
+        self._check_options()
+        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=y_numeric, ensure_min_samples=2)
+        return np.asarray(X, dtype=np.float64), y
 
     def _outputs(self, X: ArrayLike) -> Array:
         check_is_fitted(self)

@@ -11,7 +11,7 @@ from sklearn.base import ClassifierMixin
 from sklearn.preprocessing import LabelEncoder
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from ..operators import soft_rank
@@ -19,24 +19,26 @@ from .base import BatchSize, SoftEstimator, require_count
 from .layers import Array, ArrayLayers, Units, random_layers
 from .robust import robust_units
 
-
 _SCALES = (0.1, 0.3, 1.0, 3.0)
 
 
 class SoftTopKClassifier(ClassifierMixin, SoftEstimator):  # type: ignore[misc]  # scikit-learn has no types
-    """Linear or network classifier trained on the paper's 0/1 and top-k loss, J_k(L - R[l]) with J_k(u) = max(0, u - k + 1).
+    """Linear or network classifier on the paper's 0/1 and top-k loss, J_k(L - R[l]) with J_k(u) = max(0, u - k + 1).
 
-    R are the soft ranks of the L scores, so the loss is how many places the true label l stands behind the k-th; it is bounded, where
-    cross-entropy grows without limit with every mislabelled point. Scores are squashed by the logistic function without
-    standardising them first, so that two classes can be told apart and a confident score saturates. A linear model starts from the nearest
-    class median, a network from random weights with a larger eps that shrinks.
+    R are the soft ranks of the L scores, so the loss is how many places the true label l stands behind the k-th. It is
+    bounded, where cross-entropy grows without limit with every mislabelled point: a far group of wrong labels is given
+    up. Where labels are clean, or wrong at random everywhere, logistic regression is as good or better, and faster.
+    Scores are squashed by the logistic function without standardising them first, so that two classes can be told apart
+    and a confident score saturates. A linear model starts from the nearest class median, a network from random weights
+    with a larger eps that shrinks.
 
     Args:
         k: how many of the best labels may contain the true one.
         hidden_layer_sizes: units of the hidden layers; () for a linear model.
         eps: entropy of the soft ranks.
-        learning_rate, alpha, batch_size, max_iter, tol, n_iter_no_change, early_stopping, validation_fraction, warm_start, device,
-            random_state, verbose: as for ``LeastQuantileRegressor``; here ``alpha`` also limits how confident scores become.
+        learning_rate, alpha, batch_size, max_iter, tol, n_iter_no_change, early_stopping, validation_fraction,
+            warm_start, device, random_state, verbose: as for ``LeastQuantileRegressor``; here ``alpha`` also limits how
+            confident scores become.
 
     Attributes:
         classes_: the labels.
@@ -58,7 +60,7 @@ class SoftTopKClassifier(ClassifierMixin, SoftEstimator):  # type: ignore[misc] 
         self,
         k: int = 1,
         *,
-        hidden_layer_sizes: tuple[int, ...] = (),
+        hidden_layer_sizes: int | tuple[int, ...] = (),
         eps: float = 1e-2,
         learning_rate: float = 0.1,
         alpha: float = 1e-4,
@@ -89,14 +91,16 @@ class SoftTopKClassifier(ClassifierMixin, SoftEstimator):  # type: ignore[misc] 
         self.random_state = random_state
         self.verbose = verbose
 
+    def _check_options(self) -> None:
+        super()._check_options()
+        require_count(self.k, f"{type(self).__name__}: k", 1)
+
     def fit(self, X: ArrayLike, y: ArrayLike) -> Any:
         """Fit to X (n_samples, n_features) and labels y (n_samples,)."""
-        X, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
+        features, y = self._checked(X, y, y_numeric=False)
         check_classification_targets(y)
-        self._check_options()
-        require_count(self.k, f"{type(self).__name__}: k", 1)
         encoder = LabelEncoder().fit(y)
-        known = self.classes_ if hasattr(self, "classes_") else None
+        known = getattr(self, "classes_", np.empty(0))
         self.classes_ = encoder.classes_
         n_classes = len(self.classes_)
         if n_classes < 2:
@@ -109,11 +113,11 @@ class SoftTopKClassifier(ClassifierMixin, SoftEstimator):  # type: ignore[misc] 
                 f"the {self.k} best of {n_classes} labels always contain the true one."
             )
         random = check_random_state(self.random_state)
-        units = robust_units(X), Units(np.zeros(1), np.ones(1))
-        sizes = [X.shape[1], *self._hidden(), n_classes]
+        units = robust_units(features), Units(np.zeros(1), np.ones(1))
+        sizes = [features.shape[1], *self._hidden(), n_classes]
         same = self._continues(sizes) and np.array_equal(known, self.classes_)
         labels = encoder.transform(y)
-        X_std = units[0].standardize(X)
+        X_std = units[0].standardize(features)
         if same:
             layers = self._unfolded(units)
         else:
@@ -132,7 +136,7 @@ class SoftTopKClassifier(ClassifierMixin, SoftEstimator):  # type: ignore[misc] 
         return self
 
     def _nearest_median(self, X: Array, labels: Array) -> ArrayLayers:
-        """The linear scores x.m - |m|^2 / 2 of the nearest class median m, which outliers do not move; best scale of a few."""
+        """Scores x.m - |m|^2 / 2 of the nearest class median m, which outliers do not move; the best scale of a few."""
         medians = np.stack([np.median(X[labels == c], axis=0) for c in range(len(self.classes_))])
         scores = X @ medians.T - 0.5 * np.square(medians).sum(-1)
         targets = torch.tensor(labels)

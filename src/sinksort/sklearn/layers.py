@@ -1,11 +1,12 @@
 """A perceptron as a list of (weights, bias): linear when it has no hidden layer. One forward pass for torch and NumPy.
 
-Fitting sees standardised features (X - centre) / scale and a standardised response; what is stored is in the units of the
-data. Both are affine, so they fold into the first and the last layer, and unfold from there when fitting goes on.
+Fitting sees standardised features (X - centre) / scale and a standardised response; what is stored is in the units of
+the data. Both are affine, so they fold into the first and the last layer, and unfold from there when fitting goes on.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -44,12 +45,12 @@ def predict(layers: ArrayLayers, X: Array) -> Array:
 
 
 def random_layers(sizes: Sequence[int], random: np.random.RandomState) -> ArrayLayers:
-    """He's initialisation; the last layer starts at zero, that is, at the centre of the response."""
+    """He's initialisation, with a last layer small enough that training begins near the centre of the response."""
     layers = []
-    for n_in, n_out in zip(sizes[:-1], sizes[1:], strict=True):
+    for n_in, n_out in itertools.pairwise(sizes):
         layers.append((random.normal(scale=np.sqrt(2.0 / n_in), size=(n_in, n_out)), np.zeros(n_out)))
     W, b = layers[-1]
-    layers[-1] = (0.0 * W if len(layers) == 1 else 0.1 * W, b)
+    layers[-1] = (0.1 * W, b)
     return layers
 
 

@@ -9,7 +9,6 @@ import torch
 from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import validate_data
 from torch import Tensor
 
 from ..operators import soft_quantile, soft_topk_mask
@@ -41,23 +40,23 @@ class _RobustRegressor(RegressorMixin, SoftEstimator):  # type: ignore[misc]  # 
     def _score(self, outputs: Tensor, targets: Tensor) -> float:
         return self._criterion((targets - outputs[:, 0]).cpu().double().numpy())
 
+    def _check_options(self) -> None:
+        super()._check_options()
+        require_count(self.n_starts, f"{type(self).__name__}: n_starts", 0)
+
     def fit(self, X: ArrayLike, y: ArrayLike) -> Any:
         """Fit to X (n_samples, n_features) and y (n_samples,)."""
-        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2)
-        y = np.asarray(y, dtype=np.float64)
-        self._check_options()
-        require_count(self.n_starts, f"{type(self).__name__}: n_starts", 0)
+        features, response = self._checked(X, y, y_numeric=True)
+        response = np.asarray(response, dtype=np.float64)
         random = check_random_state(self.random_state)
-        units = robust_units(X), Units(*(np.reshape(v, 1) for v in robust_units(y)))
-        X_std, y_std = units[0].standardize(X), units[1].standardize(y)
-        sizes = [X.shape[1], *self._hidden(), 1]
-        if self._continues(sizes):
-            layers = self._unfolded(units)
-        else:
-            layers = self._start(X_std, y_std, sizes, random)
-        anneal = bool(self._hidden()) and not self._continues(sizes)
+        units = robust_units(features), Units(*(np.reshape(v, 1) for v in robust_units(response)))
+        X_std, y_std = units[0].standardize(features), units[1].standardize(response)
+        sizes = [features.shape[1], *self._hidden(), 1]
+        goes_on = self._continues(sizes)
+        layers = self._unfolded(units) if goes_on else self._start(X_std, y_std, sizes, random)
+        anneal = bool(self._hidden()) and not goes_on
         self._train(layers, X_std, y_std, units, self._loss, self._score, anneal, random)
-        self._finish(X, y)
+        self._finish(features, response)
         if len(self.coefs_) == 1:
             self.coef_ = self.coefs_[0][:, 0]
             self.intercept_ = float(self.intercepts_[0][0])
@@ -80,11 +79,14 @@ class _RobustRegressor(RegressorMixin, SoftEstimator):  # type: ignore[misc]  # 
 class LeastQuantileRegressor(_RobustRegressor):
     """Regression that minimises the tau quantile of the absolute residuals (Rousseeuw 1984; the paper's section 4).
 
-    ``tau`` is the share of the data that should be fitted well, not a quantile of y given X: with 0.5 (least median) nearly half of
-    the data may be arbitrary. Residuals r go through the increasing map r / (r + s), s their hard quantile, and the soft quantile
-    of that is minimised: quantiles commute with increasing maps, and no residual, however large, has more than bounded influence.
+    ``tau`` is the share of the data that should be fitted well, not a quantile of y given X: with 0.5 (least median)
+    nearly half of the data may be arbitrary. A flexible model can also give up good data: take tau near the share of
+    good data there, and a ``width`` of 0.1 to 0.3.
+
+    Residuals r go through the increasing map r / (r + s), s their hard quantile, and the soft quantile of that is
+    minimised: quantiles commute with increasing maps, and no residual, however large, has more than bounded influence.
     A linear model starts from a robust fit (concentration steps), a network from random weights with a larger eps that
-    shrinks. Kept is what has the least hard quantile.
+    shrinks. The epoch with the least hard quantile is kept.
 
     Args:
         tau: level of the quantile, in (0, 1].
@@ -108,7 +110,7 @@ class LeastQuantileRegressor(_RobustRegressor):
     Attributes:
         coef_, intercept_: of a linear model.
         coefs_, intercepts_: weights and biases of all layers.
-        n_iter_, loss_curve_, best_loss_: epochs run; the hard quantile (for standardised y) after each; the least of them.
+        n_iter_, loss_curve_, best_loss_: epochs run; the hard quantile (of standardised y) after each; the least.
 
     >>> import numpy as np
     >>> from sinksort.sklearn import LeastQuantileRegressor
@@ -124,7 +126,7 @@ class LeastQuantileRegressor(_RobustRegressor):
         self,
         tau: float = 0.5,
         *,
-        hidden_layer_sizes: tuple[int, ...] = (),
+        hidden_layer_sizes: int | tuple[int, ...] = (),
         eps: float = 1e-2,
         width: float | None = None,
         n_starts: int = 20,
@@ -163,8 +165,8 @@ class LeastQuantileRegressor(_RobustRegressor):
         super()._check_options()
         if not 0 < self.tau <= 1:
             raise ValueError(
-                f"LeastQuantileRegressor: tau must be in (0, 1], got {self.tau!r}; it is the share of the data to be fitted, "
-                "0.5 for the least median of the residuals."
+                f"LeastQuantileRegressor: tau must be in (0, 1], got {self.tau!r}; it is the share of the data to be "
+                "fitted, 0.5 for the least median of the residuals."
             )
         if self.width is not None and not 0 < self.width <= 1:
             raise ValueError(f"LeastQuantileRegressor: width must be None or in (0, 1], got {self.width!r}.")
@@ -176,37 +178,33 @@ class LeastQuantileRegressor(_RobustRegressor):
         return order_statistic(np.abs(residuals), self.tau)
 
     def _loss(self, outputs: Tensor, targets: Tensor, eps: float) -> Tensor:
-        bounded, _ = bounded_residuals((targets - outputs[:, 0]).abs(), self.tau)
+        bounded = bounded_residuals((targets - outputs[:, 0]).abs(), self.tau)
         return soft_quantile(bounded, self.tau, width=self.width, eps=eps, squash=None)
 
     def _finish(self, X: Array, y: Array) -> None:
-        shift = shortest_interval_centre(y - self._layered(X), self.tau)
+        shift = shortest_interval_centre(y - predict(self._layers(), X)[:, 0], self.tau)
         self.intercepts_[-1] = self.intercepts_[-1] + shift
-
-    def _layered(self, X: Array) -> Array:
-        return predict(self._layers(), X)[:, 0]
 
 
 class LeastTrimmedRegressor(_RobustRegressor):
     """Regression on the least squares of all but the largest residuals (Rousseeuw 1984, Huber).
 
-    The share ``trim`` of the data with the largest residuals is left out, softly: each squared residual counts by its membership in
-    the smallest (1 - trim) n, ``soft_topk_mask``, and fit and membership are learned together. More efficient than the least
-    quantile when the rest of the data is well behaved. A linear model starts from a robust fit (concentration steps), a network from
-    random weights with a larger eps that shrinks.
+    The share ``trim`` of the data with the largest residuals is left out, softly: each squared residual counts by its
+    membership in the smallest (1 - trim) n (``soft_topk_mask``), and fit and membership are learned together. A linear
+    model starts from a robust fit (concentration steps), a network from random weights with a larger eps that shrinks.
 
     Args:
-        trim: share of the data to leave out, in [0, 1); at least the share of outliers, at most one half when they may be anywhere.
+        trim: share of the data to leave out, in [0, 1): somewhat more than the share of outliers, at most one half.
         hidden_layer_sizes: units of the hidden layers; () for a linear model.
         eps: entropy of the membership; towards 0 a point is either in or out.
         n_starts: random starts of the robust linear fit.
-        learning_rate, alpha, batch_size, max_iter, tol, n_iter_no_change, early_stopping, validation_fraction, warm_start, device,
-            random_state, verbose: as for ``LeastQuantileRegressor``.
+        learning_rate, alpha, batch_size, max_iter, tol, n_iter_no_change, early_stopping, validation_fraction,
+            warm_start, device, random_state, verbose: as for ``LeastQuantileRegressor``.
 
     Attributes:
         coef_, intercept_: of a linear model.
         coefs_, intercepts_: weights and biases of all layers.
-        n_iter_, loss_curve_, best_loss_: epochs run; the soft trimmed loss (for standardised y) after each; the least of them.
+        n_iter_, loss_curve_, best_loss_: epochs run; the soft trimmed loss (of standardised y) after each; the least.
 
     >>> import numpy as np
     >>> from sinksort.sklearn import LeastTrimmedRegressor
@@ -222,7 +220,7 @@ class LeastTrimmedRegressor(_RobustRegressor):
         self,
         trim: float = 0.4,
         *,
-        hidden_layer_sizes: tuple[int, ...] = (),
+        hidden_layer_sizes: int | tuple[int, ...] = (),
         eps: float = 1e-2,
         n_starts: int = 20,
         learning_rate: float = 1e-2,
@@ -259,7 +257,8 @@ class LeastTrimmedRegressor(_RobustRegressor):
         super()._check_options()
         if not 0 <= self.trim < 1:
             raise ValueError(
-                f"LeastTrimmedRegressor: trim must be in [0, 1), got {self.trim!r}; it is the share of the data to leave out."
+                f"LeastTrimmedRegressor: trim must be in [0, 1), got {self.trim!r}; "
+                "it is the share of the data to leave out."
             )
 
     def _share(self) -> float:
@@ -277,14 +276,14 @@ class LeastTrimmedRegressor(_RobustRegressor):
 
     def _trimmed(self, residuals: Tensor, eps: float) -> Tensor:
         share = self._share()
-        bounded, _ = bounded_residuals(residuals, share)
+        bounded = bounded_residuals(residuals, share)
         wanted = share * len(residuals)
         member = soft_topk_mask(bounded, wanted, largest=False, eps=eps, squash=None)
         return (member * residuals.square()).sum() / wanted
 
 
-def bounded_residuals(r: Tensor, share: float) -> tuple[Tensor, Tensor]:
+def bounded_residuals(r: Tensor, share: float) -> Tensor:
     """r / (r + s) in [0, 1), increasing in r, with s the hard ``share`` quantile of r, a constant: there it is 1/2."""
     k = min(max(int(np.ceil(share * len(r) - 1e-9)), 1), len(r))
     s = r.detach().kthvalue(k).values.clamp(min=torch.finfo(r.dtype).tiny ** 0.5)
-    return r / (r + s), s
+    return r / (r + s)

@@ -2,8 +2,8 @@
 
 The least-quantile and least-trimmed objectives have many local minima, and gradients only go downhill: where one begins
 decides. The beginning here is FAST-LTS (Rousseeuw and Van Driessen 2006): fit random subsets just large enough to
-determine a line, so that some of them hold no outlier, and improve each by concentration steps: least squares on the h points
-with the smallest residuals, which never increases the sum of the h smallest squares.
+determine the coefficients, so that some of them hold no outlier, and improve each by concentration steps: least squares
+on the h points with the smallest residuals, which never increases the sum of the h smallest squares.
 """
 
 from __future__ import annotations
@@ -79,10 +79,10 @@ def robust_linear_fit(
 
 def _concentrate(design: Array, y: Array, beta: Array, share: float, steps: int) -> Array:
     h = min(max(int(np.ceil(share * len(y) - 1e-9)), design.shape[1]), len(y))
-    kept: Array | None = None
+    kept = np.empty(0, dtype=np.intp)
     for _ in range(steps):
         closest = np.sort(np.argpartition(np.abs(y - design @ beta), h - 1)[:h])
-        if kept is not None and np.array_equal(closest, kept):
+        if np.array_equal(closest, kept):
             break
         kept = closest
         beta = _least_squares(design[closest], y[closest])
@@ -90,5 +90,4 @@ def _concentrate(design: Array, y: Array, beta: Array, share: float, steps: int)
 
 
 def _least_squares(design: Array, y: Array) -> Array:
-    solution: Array = np.linalg.lstsq(design, y, rcond=None)[0]
-    return solution
+    return np.asarray(np.linalg.lstsq(design, y, rcond=None)[0], dtype=np.float64)

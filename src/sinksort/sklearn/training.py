@@ -1,4 +1,4 @@
-"""The training loop of all estimators: Adam on a soft objective whose eps shrinks, keeping the best by what is wanted."""
+"""The training loop of all estimators: Adam on a soft objective whose eps shrinks, keeping the best epoch."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ def train(
     random: np.random.RandomState,
     name: str,
 ) -> Trained:
-    """Minimise ``loss`` over mini-batches of ``data``; keep the epoch whose ``score`` on ``held_out`` (or data) is least.
+    """Minimise ``loss`` over mini-batches of ``data``; keep the epoch with the least ``score`` on ``held_out`` (or data).
 
-    When the score has not improved by ``tol`` for ``patience`` epochs, training returns to the best weights with a smaller
-    learning rate, and after three such cuts it ends.
+    When the score has not improved by ``tol`` for ``patience`` epochs, training returns to the best weights with a
+    smaller learning rate, and after three such cuts it ends.
     """
     X, y = data
     judged = held_out or data
