@@ -1,11 +1,12 @@
 """How much entropy, and when: a suggestion for eps from a wanted softness, and a schedule for training.
 
-Softness in ranks. The plan gives value i a distribution over the targets, P_ij / a_i; call its standard deviation, in ranks, the
-*spread* of i. Let T be the map that sorts, from squashed values x~ to targets y. Around the hard position the exponent
-(f_i + g_j - C_ij) / eps is quadratic in y: with h(u) = u^2 the derivative of g at y = T(x~) is 2 (y - x~), so the second
-derivative of C - f - g along y is 2 - g'' = 2 - 2 (1 - 1/T') = 2/T'(x~), and the distribution is a Gaussian of variance eps T'/2.
-T' is the density of x~ times the unit length of the targets. Uniform values have T' = 1; for normal values behind the
-default sigmoid T' = phi(z) / (sigmoid(z) sigmoid(-z)), whose mean over z is 1.21. With n - 1 ranks to the unit length
+Softness in ranks. The plan gives value i a distribution over the targets, P_ij / a_i; call its standard deviation, in
+ranks, the *spread* of i. Let T be the map that sorts, from squashed values x~ to targets y. Around the hard position
+the exponent (f_i + g_j - C_ij) / eps is quadratic in y: with h(u) = u^2 the derivative of g at y = T(x~) is 2 (y - x~),
+so the second derivative of C - f - g along y is 2 - g'' = 2 - 2 (1 - 1/T') = 2/T'(x~), and the distribution is a
+Gaussian of variance eps T'/2. T' is the density of x~ times the unit length of the targets. Uniform values have T' = 1;
+for normal values behind the default sigmoid T' = phi(z) / (sigmoid(z) sigmoid(-z)), whose mean over z is 1.21.
+With n - 1 ranks to the unit length
 
     spread = (n - 1) sqrt(eps T' / 2),      eps = 2 / T' (spread / (n - 1))^2.
 """
@@ -32,7 +33,8 @@ _MEAN_SLOPE = 1.21
 def suggest_eps(n: int, spread: float = 1.0) -> float:
     """The eps at which a value of a row of n is spread over about ``spread`` ranks (a standard deviation).
 
-    For values that are roughly normal, the default squash and the squared cost. ``rank_spread`` measures it for any others.
+    For values that are roughly normal, the default squash and the squared cost. ``rank_spread`` measures any
+    others.
 
     Measured on standard normal rows, wanted spread against mean measured spread: {SPREAD}
 
@@ -167,7 +169,7 @@ class EpsSchedule:
         for part in followers:
             if isinstance(part.eps, Tensor):
                 raise TypeError(
-                    f"eps of {type(part).__name__} is a tensor, which is learned or set elsewhere and cannot be scheduled; "
-                    "construct the module with a number."
+                    f"eps of {type(part).__name__} is a tensor, which is learned or set elsewhere and cannot be "
+                    "scheduled; construct the module with a number."
                 )
             part.eps = self.eps

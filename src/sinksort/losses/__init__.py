@@ -1,8 +1,8 @@
 """Losses from metrics: what is sorted or ranked at test time, made differentiable for training.
 
-Every loss has the contract of ``_common`` (last dimension ranked, ``weights`` an example, ``mask`` for entries that exist, ``reduction``)
-and the options of the operators it is made of (``eps``, ``cost``, ``squash``, ``solver``; see ``sinksort.operators``). Next to a loss
-stands the exact metric it softens.
+Every loss has the contract of ``_common`` (last dimension ranked, ``weights`` an example, ``mask`` for entries that
+exist, ``reduction``) and the options of the operators it is made of (``eps``, ``cost``, ``squash``, ``solver``; see
+``sinksort.operators``). Next to a loss stands the exact metric it softens.
 """
 
 from ._common import Reduction

@@ -1,9 +1,9 @@
 """What every loss shares: the reduction, and checks of labels, lists and masks.
 
-The losses keep one contract. The last dimension is the one that is ranked or sorted, everything before it is batch. ``mask``
-says which of its entries exist. ``weights`` has one number an *example*: a row, where a row is one example (logits with a
-label, the documents of a query); an entry, where a row is a sample of examples (residuals, predictions, group scores).
-A row with nothing in it does not count: its loss is 0, and the mean is over the others.
+The losses keep one contract. The last dimension is the one that is ranked or sorted, everything before it is batch.
+``mask`` says which of its entries exist. ``weights`` has one number an *example*: a row, where a row is one example
+(logits with a label, the documents of a query); an entry, where a row is a sample of examples (residuals, predictions,
+group scores). A row with nothing in it does not count: its loss is 0, and the mean is over the others.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ def require_count(k: object, largest: int | None, name: str, what: str) -> None:
 def reduce(loss: Tensor, reduction: Reduction, weights: Tensor | None = None, exists: Tensor | None = None) -> Tensor:
     """One number (or none) from the losses of the rows; ``weights`` and ``exists`` are shaped like them.
 
-    ``"mean"`` is the weighted mean over the rows that exist, ``"sum"`` the weighted sum, ``"none"`` the weighted losses.
+    ``"mean"`` is the weighted mean over the rows that exist, ``"sum"`` the weighted sum,
+    ``"none"`` the weighted losses.
     """
     require_choice(reduction, REDUCTIONS, "reduction")
     share = torch.ones_like(loss)

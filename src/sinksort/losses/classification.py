@@ -1,14 +1,15 @@
 """The paper's 0/1 and top-k loss (section 4): J_k(L - R[l]) on the soft rank of the true label.
 
-R counts from 1 for the smallest logit to L for the largest, so u = L - R[l] is the number of classes above the label, and the
-label is among the top k when u <= k - 1. The metric is the Heaviside function of the excess v = u - k + 1; the loss
-replaces it by an increasing J(v) and R by the Sinkhorn rank. Metric and loss share all else.
+R counts from 1 for the smallest logit to L for the largest, so u = L - R[l] is the number of classes above the label,
+and the label is among the top k when u <= k - 1. The metric is the Heaviside function of the excess v = u - k + 1; the
+loss replaces it by an increasing J(v) and R by the Sinkhorn rank. Metric and loss share all else.
 
 What the softness does to the threshold: Sinkhorn ranks are averages, so the best of L classes has a rank a little below
-L and v stays above 0 for a label that has already won. With 10 standard normal logits the top rank is 9.6 on average at eps = 1e-2 and
-10.0 at eps = 1e-3; with 100 logits 97.4 and 99.4. J keeps a gradient there, which acts like a margin; it is why the loss does not
-reach 0, and why a hard threshold on soft ranks would call right answers wrong. ``rescale`` stretches the ranks to
-the spread of hard ones (9.9 and 100.4 at eps = 1e-2 in the two cases above); ``topk_error`` is the exact metric.
+L and v stays above 0 for a label that has already won. With 10 standard normal logits the top rank is 9.6 on average at
+eps = 1e-2 and 10.0 at eps = 1e-3; with 100 logits 97.4 and 99.4. J keeps a gradient there, which acts like a margin; it
+is why the loss does not reach 0, and why a hard threshold on soft ranks would call right answers wrong. ``rescale``
+stretches the ranks to the spread of hard ones (9.9 and 100.4 at eps = 1e-2 in the two cases above); ``topk_error`` is
+the exact metric.
 """
 
 from __future__ import annotations
@@ -62,17 +63,17 @@ def topk_loss(
         logits: (..., L) scores of the classes.
         labels: (...) integers in [0, L); or (..., p) lists of them, filled up with -1; or (..., L) booleans.
             A row without a label (all -1) does not count.
-        J: ``"relu"``, ``"normalized"``, ``"log"``, ``"sqrt"``, ``"softplus"``, ``"sigmoid"`` (see ``EXCESS_LOSSES``), or an
-            increasing callable of the excess v.
-        rescale: stretch the ranks of a row to the standard deviation of hard ranks, sqrt((L^2 - 1)/12), as the authors' code does.
-        positives: with p labels in a row, ``"all"`` averages over them and counts the other p - 1 out (the loss is 0 when
-            they fill the top p + k - 1); ``"any"`` takes the best of them (0 when one is among the top k).
+        J: ``"relu"``, ``"normalized"``, ``"log"``, ``"sqrt"``, ``"softplus"``, ``"sigmoid"`` (see ``EXCESS_LOSSES``),
+            or an increasing callable of the excess v.
+        rescale: stretch the ranks of a row to the standard deviation of hard ranks, sqrt((L^2 - 1)/12), as the authors'
+            code does.
+        positives: with p labels in a row, ``"all"`` averages over them and counts the other p - 1 out (the loss is 0
+            when they fill the top p + k - 1); ``"any"`` takes the best of them (0 when one is among the top k).
         weights: (...) one number a row.
         mask: (..., L) classes that exist.
 
-    Measured: on scikit-learn's digits with 40% of the training labels replaced at random, a linear classifier has a test error of
-    {TOPK_NOISY}. With clean labels it is {TOPK_CLEAN}: cross-entropy is the better
-    choice there.
+    Measured: on scikit-learn's digits with 40% of the training labels replaced at random, a linear classifier has a
+    test error of {TOPK_NOISY}. With clean labels it is {TOPK_CLEAN}: cross-entropy is the better choice there.
 
     >>> import torch
     >>> from sinksort.losses import topk_loss
@@ -100,9 +101,10 @@ def topk_error(
     mask: Tensor | None = None,
     reduction: Reduction = "mean",
 ) -> Tensor:
-    """The metric behind ``topk_loss``: the share of labels that are not among the top k. A tie for the last place is an error.
+    """The metric behind ``topk_loss``: the share of labels that are not among the top k.
 
-    With several labels and ``positives="all"``: the share of labels outside the top p + k - 1.
+    A tie for the last place is an error. With several labels and ``positives="all"``: the share of labels outside the
+    top p + k - 1.
 
     >>> import torch
     >>> from sinksort.losses import topk_error
@@ -147,7 +149,7 @@ def as_positives(labels: Tensor, logits: Tensor) -> Tensor:
         )
     if labels.shape != batch and labels.shape[:-1] != batch:
         raise ValueError(
-            f"labels must have shape {tuple(batch)} (one class a row), {(*batch, 'p')} (a list of classes a row, filled up "
+            f"labels must have shape {tuple(batch)} (one class a row), {(*batch, 'p')} (a list of them, filled up "
             f"with -1) for logits of shape {tuple(logits.shape)}, got {tuple(labels.shape)}."
         )
     if values_readable(labels) and labels.numel() and not ((labels >= -1) & (labels < L)).all():

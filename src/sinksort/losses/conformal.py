@@ -1,9 +1,9 @@
 """Conformal prediction that can be trained: a soft conformal quantile, and the size of the prediction sets it makes.
 
 Split conformal prediction calibrates on n nonconformity scores and keeps every answer whose score is at most the
-r-th smallest of them, r = ceil((n + 1)(1 - alpha)): the (1 - alpha)(1 + 1/n) quantile. A new score is below it with probability
-at least 1 - alpha. In the transport picture the r-th value occupies the mass between (r - 1)/n and r/n, so the soft
-quantile has the targets' weights [r - 1, 1, n - r]/n, which is exact at eps -> 0. At eps > 0 it averages
+r-th smallest of them, r = ceil((n + 1)(1 - alpha)): the (1 - alpha)(1 + 1/n) quantile. A new score is below it with
+probability at least 1 - alpha. In the transport picture the r-th value occupies the mass between (r - 1)/n and r/n, so
+the soft quantile has the targets' weights [r - 1, 1, n - r]/n, which is exact at eps -> 0. At eps > 0 it averages
 neighbouring scores; the guarantee belongs to the hard quantile, so train with the soft one and calibrate with
 ``conformal_quantile``.
 """
@@ -33,7 +33,7 @@ def soft_conformal_quantile(
 ) -> Tensor:
     """(...): the soft r-th smallest calibration score, r = ceil((n + 1)(1 - alpha)).
 
-    With absolute residuals for scores, twice this number is the width of the prediction interval, so it is a loss as it is.
+    With absolute residuals for scores, twice this number is the width of the prediction interval: a loss as it is.
 
     Args:
         scores: (..., n) nonconformity scores of the calibration examples: larger is stranger.
@@ -86,14 +86,18 @@ def conformal_size_loss(
     squash: Squash = "sigmoid",
     solver: Solver = DEFAULT_SOLVER,
 ) -> Tensor:
-    """How many classes the conformal set of an example holds beyond ``free``: sum_l sigmoid((q - s_l) / temperature) - free.
+    """How many classes the conformal set of an example holds beyond ``free``.
 
-    Half of a mini-batch calibrates (its scores of the *true* classes), the other half is predicted; both get gradients (Stutz et
-    al. 2022). With ``temperature`` and eps towards 0 this counts the set {l: s_l <= q} of split conformal prediction.
+    That is max(0, sum_l sigmoid((q - s_l) / temperature) - free), with q the soft conformal quantile.
+
+    Half of a mini-batch calibrates (its scores of the *true* classes), the other half is predicted; both get gradients
+    (Stutz et al. 2022). With ``temperature`` and eps towards 0 this counts the set {l: s_l <= q} of split conformal
+    prediction.
 
     Args:
         calibration: (..., n) nonconformity scores of the calibration examples, at their true class.
-        scores: (..., m, L) nonconformity scores of m other examples, for every class. Batch dimensions as in ``calibration``.
+        scores: (..., m, L) nonconformity scores of m other examples, for every class. Batch dimensions as in
+            ``calibration``.
         alpha: the share of mistakes allowed.
         temperature: softness of the comparison, in the unit of the scores.
         free: sets up to this size cost nothing: 1 asks for single answers.
@@ -115,8 +119,8 @@ def conformal_size_loss(
     require_rows(scores, "scores")
     if scores.ndim != calibration.ndim + 1 or scores.shape[:-2] != calibration.shape[:-1]:
         raise ValueError(
-            f"scores must have shape {(*calibration.shape[:-1], 'm', 'L')} (m examples, L classes) for calibration of shape "
-            f"{tuple(calibration.shape)}, got {tuple(scores.shape)}."
+            f"scores must have shape {(*calibration.shape[:-1], 'm', 'L')} (m examples, L classes) for calibration of "
+            f"shape {tuple(calibration.shape)}, got {tuple(scores.shape)}."
         )
     q = soft_conformal_quantile(calibration, alpha, mask=mask, eps=eps, cost=cost, squash=squash, solver=solver)
     size = ((q[..., None, None] - scores) / temperature).sigmoid().sum(-1)

@@ -1,9 +1,9 @@
 """Rank correlations: Spearman's and Kendall's, with the predictions' ranks soft and the targets' ranks exact.
 
-Both are written once as a function of two vectors of ranks; the metric gives it K-ranks twice. Ties share a rank (average), as in
-SciPy. A correlation with a constant is 0/0 and is defined as 0 here: the loss is 1, never NaN. When it is the
-*predictions* that are all equal, as at the start of a training, the deviation of hard ranks stands in for theirs, so
-that there is a gradient to leave that point with.
+Both are written once as a function of two vectors of ranks; the metric gives it K-ranks twice. Ties share a rank
+(average), as in SciPy. A correlation with a constant is 0/0 and is defined as 0 here: the loss is 1, never NaN. When it
+is the *predictions* that are all equal, as at the start of a training, the deviation of hard ranks stands in for
+theirs, so that there is a gradient to leave that point with.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def spearman(
     mask: Tensor | None = None,
     reduction: Reduction = "mean",
 ) -> Tensor:
-    """The metric behind ``spearman_loss``: Spearman's rho, ``scipy.stats.spearmanr``, with a defined value for constants (0).
+    """The metric behind ``spearman_loss``: Spearman's rho, as ``scipy.stats.spearmanr``, but 0 for constants.
 
     >>> import torch
     >>> from sinksort.losses import spearman
@@ -93,9 +93,9 @@ def kendall_loss(
 ) -> Tensor:
     """1 - Kendall's tau-b of each row, weighted towards the top if wanted.
 
-    The sign of a pair becomes clamp((R_i - R_j) / margin, -1, 1) on soft ranks: hard ranks of different values are at least 1
-    apart, so for a margin of at most 1 the limit eps -> 0 is exact. Pairs further apart than the margin have no gradient of
-    their own; a margin of several ranks lets more pairs speak, and one of n makes the numerator Spearman's.
+    The sign of a pair becomes clamp((R_i - R_j) / margin, -1, 1) on soft ranks: hard ranks of different values are at
+    least 1 apart, so for a margin of at most 1 the limit eps -> 0 is exact. Pairs further apart than the margin have no
+    gradient of their own; a margin of several ranks lets more pairs speak, and one of n makes the numerator Spearman's.
     Memory is quadratic in n.
 
     Args:

@@ -1,8 +1,9 @@
 """Quantile parity: the Wasserstein distance between the score distributions of groups (Feldman 2015, Jiang 2019).
 
-In one dimension W_p^p between two distributions is the integral of abs(Q_1 - Q_2)^p over their quantile functions (Eq. 2 of the
-paper). A soft sort onto m equal targets gives m averages of a group's quantile function, whatever its size, and the integral
-becomes a mean over them. At eps -> 0 this is exact when every group size divides m, and otherwise at most the true distance.
+In one dimension W_p^p between two distributions is the integral of abs(Q_1 - Q_2)^p over their quantile functions (the
+paper, Eq. 2). A soft sort onto m equal targets gives m averages of a group's quantile function, whatever its size,
+and the integral becomes a mean over them. At eps -> 0 this is exact when every group size divides m, and otherwise at
+most the true distance.
 """
 
 from __future__ import annotations
@@ -127,7 +128,7 @@ def _spread(weights: Tensor | None, scores: Tensor, member: Tensor) -> Tensor | 
 
 
 def _mean_over_pairs(quantiles: Tensor, present: Tensor, p: float, reduction: Reduction) -> Tensor:
-    """From (..., G, m) quantiles: the mean of W_p^p over pairs of groups that are present. A row with one group has none."""
+    """From (..., G, m) quantiles: the mean of W_p^p over pairs of groups that are present; 0 when there is none."""
     gap = (quantiles.unsqueeze(-2) - quantiles.unsqueeze(-3)).abs()
     gap = (gap if p == 1 else gap.square() if p == 2 else gap**p).mean(-1)
     pairs = (present.unsqueeze(-1) & present.unsqueeze(-2)).triu(diagonal=1)

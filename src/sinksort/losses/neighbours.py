@@ -1,4 +1,4 @@
-"""Nearest neighbours that learn: the k smallest distances chosen softly, so that a metric can be trained through the vote.
+"""Nearest neighbours that learn: the k smallest distances chosen softly, so that the vote has gradients.
 
 ``soft_topk_mask`` says how much each candidate belongs to the k nearest (memberships in [0, 1] that sum to k); the vote
 of a class is the membership of its candidates, over k. At eps -> 0 this is the k-nearest-neighbour rule.
@@ -40,7 +40,7 @@ def soft_knn_vote(
         labels: (n,) classes of the candidates, or (..., n) when each query has its own.
         k: at most n; a query with fewer candidates takes those it has.
         num_classes: C, default ``labels.max() + 1``.
-        mask: (..., n) candidates that may vote; ``~torch.eye(n, dtype=torch.bool)`` leaves each point out of its own vote.
+        mask: (..., n) candidates that may vote; ``~torch.eye(n, dtype=torch.bool)`` leaves points out of their vote.
 
     >>> import torch
     >>> from sinksort.losses import soft_knn_vote
@@ -80,7 +80,7 @@ def knn_loss(
     Args:
         distances, labels, k, num_classes, mask: as in ``soft_knn_vote``.
         true_labels: (...) the class of each query.
-        objective: ``"error"``, 1 - vote, the share of neighbours of another class (NeuralSort's); ``"nll"``, - log vote.
+        objective: ``"error"``, 1 - vote, the share of neighbours of another class (NeuralSort's); ``"nll"``, -log vote.
         weights: (...) one number a query.
 
     Measured: {KNN}

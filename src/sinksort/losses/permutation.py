@@ -1,7 +1,8 @@
 """Supervise a whole order: cross-entropy between the soft permutation and the true ranks (NeuralSort's task).
 
-Item i goes to position j with probability P_ij / a_i under the plan; the loss is minus its logarithm at the true position,
-averaged over the items. Logarithms are taken of the plan's own exponents, so they stay finite when the plan underflows.
+Item i goes to position j with probability P_ij / a_i under the plan; the loss is minus its logarithm at the true
+position, averaged over the items. Logarithms are taken of the plan's own exponents, so they stay finite when the plan
+underflows.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ def permutation_cross_entropy(
 
     Args:
         scores: (..., n) one list a row.
-        ranks: (..., n) true ranks, 1 for the item that should have the smallest score, n for the largest. Ties may share a
-            fractional rank, as ``kantorovich_rank(values)`` gives them: 1.5 asks for 1 and 2 with equal shares.
+        ranks: (..., n) true ranks, 1 for the item that should have the smallest score, n for the largest. Ties may
+            share a fractional rank, as ``kantorovich_rank(values)`` gives them: 1.5 asks for 1 and 2 with equal shares.
         weights: (...) one number a list.
         mask: (..., n) items that exist; ranks count among them.
 
@@ -52,7 +53,9 @@ def permutation_cross_entropy(
     ranks, kept = _checked(scores, ranks, mask)
     plan = transport(scores, mask=kept, eps=eps, cost=cost, squash=squash, solver=solver)
     log_p = torch.log_softmax((plan.gamma + plan.log_b).unsqueeze(-2) - plan.M, dim=-1)  # rows in sorted order
-    log_p = log_p.gather(-2, plan.problem.inverse.unsqueeze(-1).expand(log_p.shape))
+    inverse = plan.problem.inverse
+    if inverse is not None:
+        log_p = log_p.gather(-2, inverse.unsqueeze(-1).expand(log_p.shape))
     wanted = ranks.to(log_p.dtype).clamp(min=1.0)
     below = wanted.floor()
     share_above = (wanted - below).unsqueeze(-1)

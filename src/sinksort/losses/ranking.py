@@ -1,15 +1,16 @@
 """Learning to rank: NDCG, average precision, reciprocal rank and recall at k, as metrics and as losses.
 
-Each metric is a sum over the items of a list of   gain_i * phi(r_i),   with r_i the position from the top (1, 2, ...) and phi its
-discount: 1/log2(1 + r) for DCG, 1/r for average precision and reciprocal rank, 1 for recall, and 0 beyond the cut-off k.
-Only phi(r_i) has to be smoothed, and the transport plan already says how: P_ij / a_i is a distribution of item i over the
-positions j, and
+Each metric is a sum over the items of a list of   gain_i * phi(r_i),   with r_i the position from the top (1, 2, ...)
+and phi its discount: 1/log2(1 + r) for DCG, 1/r for average precision and reciprocal rank, 1 for recall, and 0 beyond
+the cut-off k. Only phi(r_i) has to be smoothed, and the transport plan already says how: P_ij / a_i is a distribution
+of item i over the positions j, and
 
     phi_i = sum_j (P_ij / a_i) phi(j)
 
 is the mean of phi under it. At eps -> 0 it is phi(r_i), for tied scores the average of phi over the positions they
-share (as in scikit-learn's ``ndcg_score``). Averaging phi rather than plugging the soft rank into it keeps the cut-off exact in
-the limit and its gradient alive on both sides. Metric and loss are the same code; ``_Soft`` or ``_Hard`` is all that differs.
+share (as in scikit-learn's ``ndcg_score``). Averaging phi rather than plugging the soft rank into it keeps the cut-off
+exact in the limit and its gradient alive on both sides. Metric and loss are the same code; ``_Soft`` or ``_Hard`` is
+all that differs.
 """
 
 from __future__ import annotations
@@ -184,7 +185,7 @@ def ndcg(
         scores: (..., n) one list of items a row.
         relevance: (..., n) grades >= 0.
         k: cut-off: items below the k-th position have no part; None for no cut-off.
-        gain: ``"linear"``: the grade itself (scikit-learn, torchmetrics); ``"exponential"``: 2^grade - 1 (gradient boosting).
+        gain: ``"linear"``: the grade itself (scikit-learn, torchmetrics); ``"exponential"``: 2^grade - 1.
         weights: (...) one number a list.
         mask: (..., n) items that exist.
 
@@ -218,7 +219,7 @@ def ndcg_loss(
         scores: (..., n) one list of items a row.
         relevance: (..., n) grades >= 0.
         k: cut-off: items below the k-th position have no part; None for no cut-off.
-        gain: ``"linear"``: the grade itself (scikit-learn, torchmetrics); ``"exponential"``: 2^grade - 1 (gradient boosting).
+        gain: ``"linear"``: the grade itself (scikit-learn, torchmetrics); ``"exponential"``: 2^grade - 1.
         weights: (...) one number a list.
         mask: (..., n) items that exist.
 

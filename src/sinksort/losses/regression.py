@@ -1,14 +1,14 @@
 """Robust regression: a quantile, a trimmed mean or a median of means of the losses, instead of their mean.
 
 Least quantile regression (Rousseeuw 1984, and section 4 of the paper) minimises a quantile of the absolute residuals;
-least trimmed squares the mean of the smaller ones; a median of means splits the sample and takes the median of the parts. A
-share of outliers, however wild, then has no say. All three are soft quantiles with their own filler target.
+least trimmed squares the mean of the smaller ones; a median of means splits the sample and takes the median of the
+parts. A share of outliers, however wild, then has no say. All three are soft quantiles with their own filler target.
 
-They also have their own squash. The operators standardise by mean and deviation, and one outlier of 1,000 leaves all other
-values tied in the middle of [0, 1]: still no outlier in the answer, but an average of the others instead of their
-quantile. ``squash="robust"``, the default here, standardises by median and median absolute deviation before the sigmoid;
-both agree for normal values without outliers. Of [0.1, 0.2, 0.3, 0.4, 1000] the soft median at eps = 1e-2 is 0.300 with it, and
-0.250 with ``squash="sigmoid"``.
+They also have their own squash. The operators standardise by mean and deviation, and one outlier of 1,000 leaves all
+other values tied in the middle of [0, 1]: still no outlier in the answer, but an average of the others instead of their
+quantile. ``squash="robust"``, the default here, standardises by median and median absolute deviation before the
+sigmoid; both agree for normal values without outliers. Of [0.1, 0.2, 0.3, 0.4, 1000] the soft median at eps = 1e-2 is
+0.300 with it, and 0.250 with ``squash="sigmoid"``.
 """
 
 from __future__ import annotations
@@ -90,7 +90,8 @@ def trimmed_loss(
 ) -> Tensor:
     """The mean of the losses between their ``low`` and ``high`` quantiles: a soft trimmed mean.
 
-    It is a soft quantile whose filler target has the weight high - low. With squared residuals and low = 0: least trimmed squares.
+    It is a soft quantile whose filler target has the weight high - low. With squared residuals and low = 0: least
+    trimmed squares.
 
     Args:
         losses: (..., n) any losses, one an example, a mini-batch to a row.

@@ -1,4 +1,4 @@
-"""Modules: the operators as layers, and the losses. Thin: each holds its options and calls the function of the same name."""
+"""Modules: the operators as layers, and the losses. Thin: each holds its options and calls its function."""
 
 from ._base import SoftModule, straight_through
 from .layers import QuantilePool, SoftQuantile, SoftRank, SoftSort, SoftTopK

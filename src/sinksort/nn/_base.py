@@ -28,7 +28,7 @@ def straight_through(hard: Tensor, soft: Tensor) -> Tensor:
 
 
 class SoftModule(nn.Module):
-    """A module with the options of transport. ``eps`` may be a number, a tensor (a buffer) or an ``nn.Parameter`` (learned)."""
+    """A module with the options of transport; ``eps`` is a number, a tensor (a buffer) or a parameter (learned)."""
 
     eps: float | Tensor
 

@@ -58,7 +58,8 @@ def train(
     random: np.random.RandomState,
     name: str,
 ) -> Trained:
-    """Minimise ``loss`` over mini-batches of ``data``; keep the epoch with the least ``score`` on ``held_out`` (or data).
+    """Minimise ``loss`` over mini-batches of ``data``; keep the epoch with the least ``score`` on ``held_out`` (or
+    data).
 
     When the score has not improved by ``tol`` for ``patience`` epochs, training returns to the best weights with a
     smaller learning rate, and after three such cuts it ends.
