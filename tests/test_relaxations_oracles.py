@@ -1,4 +1,4 @@
-"""The relaxations against their originals (diffsort, difftopk) and against brute force written here."""
+"""The relaxations against their originals (diffsort, difftopk, numbers from torchsort) and brute force written here."""
 
 import itertools
 
@@ -61,6 +61,37 @@ def test_neuralsort_and_softsort_are_those_of_difftopk(tau):
         their = difftopk.SoftSort(tau=tau, pow=power)(x)
         our = rx.permutation(x, method=rx.SoftSort(power=power), strength=tau, descending=True)
         torch.testing.assert_close(our, their, atol=1e-6, rtol=0)
+
+
+#: Of [0.5, -1.2, 2.0, 0.4, 0.45, -1.0] at strength 0.7 in torchsort 0.1.10, whose installation needs a C++ compiler:
+#: the answer, and the gradient of its inner product with [1, 4, 9, 16, 25, 36].
+TORCHSORT = {
+    ("l2", "rank"): (
+        [3.957142857143, 1.528571428571, 6.0, 3.814285714286, 3.885714285714, 1.814285714286],
+        [-22.0, -17.7142857143, 0.0, -0.5714285714, 12.2857142857, 28.0],
+    ),
+    ("l2", "sort"): ([-1.2, -1.0, 0.4, 0.45, 0.535714285714, 1.964285714286], [30.5, 1.0, 30.5, 9.0, 16.0, 4.0]),
+    ("kl", "rank"): (
+        [4.288868626886, 1.28716020935, 6.0, 3.71792542758, 3.993205945534, 1.71283979065],
+        [-77.4068407933, -33.5954167393, 0.0, 12.5675510178, 64.8392897755, 33.5954167393],
+    ),
+    ("kl", "sort"): (
+        [-1.2, -1.0, 0.4, 0.45, 0.513416639803, 1.941988068375],
+        [49.8720430478, 1.0, 11.1279569522, 9.0, 16.0, 4.0],
+    ),
+}
+
+
+@pytest.mark.parametrize(("regularization", "operation"), TORCHSORT)
+def test_permutahedron_is_that_of_torchsort(regularization, operation):
+    x = torch.tensor([0.5, -1.2, 2.0, 0.4, 0.45, -1.0], dtype=WIDE, requires_grad=True)
+    options = {"method": rx.Permutahedron(regularization=regularization), "strength": 0.7}
+    # kl is not symmetric, and torchsort sorts in descending order first.
+    ours = rx.rank(x, **options) if operation == "rank" else rx.sort(x, descending=True, **options).flip(-1)
+    (gradient,) = torch.autograd.grad(ours @ torch.arange(1.0, 7.0, dtype=WIDE).square(), x)
+    value, slope = TORCHSORT[regularization, operation]
+    torch.testing.assert_close(ours, torch.tensor(value, dtype=WIDE), atol=1e-11, rtol=0)
+    torch.testing.assert_close(gradient, torch.tensor(slope, dtype=WIDE), atol=1e-9, rtol=0)
 
 
 # ---- brute force

@@ -56,7 +56,7 @@ class SoftEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
             ("validation_fraction", 0.0, True, 1.0, "0.1 holds out a tenth."),
         ):
             value = getattr(self, option)
-            number = float(value) if isinstance(value, Real) and type(value) is not bool else math.nan
+            number = math.nan if isinstance(value, bool) or not isinstance(value, Real) else float(value)
             if not ((low < number if open_low else low <= number) and number < high):
                 raise ValueError(
                     f"{name}: {option} must be a number {'>' if open_low else '>='} {low:g}"
