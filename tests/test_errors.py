@@ -173,17 +173,15 @@ WRONG: list[tuple[type[Exception], str, Call]] = [
     (
         ValueError,
         "num_targets must be a positive integer, got 2.5.",
-        lambda: sinksort.soft_rank(X, num_targets=2.5),  # type: ignore[arg-type]
+        lambda: sinksort.kantorovich_rank(X, num_targets=2.5),  # type: ignore[arg-type]
     ),
     (
         ValueError,
-        "num_targets must be a positive integer, got -1.",
-        lambda: sinksort.kantorovich_rank(X, num_targets=-1),
-    ),
-    (
-        ValueError,
-        "num_targets is 3, but target_weights has 2 entries; give one of them.",
-        lambda: sinksort.kantorovich_sort(X, num_targets=3, target_weights=torch.ones(2)),
+        (
+            "targets, target_weights and num_targets must agree on the number of targets, but targets says 3, "
+            "target_weights says 2."
+        ),
+        lambda: sinksort.kantorovich_sort(X, targets=torch.arange(3.0), target_weights=torch.ones(2)),
     ),
     # eps
     (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import ot
 import pytest
 import scipy.stats
 import torch
@@ -72,6 +73,26 @@ def test_m_smaller_than_n_by_hand() -> None:
         sinksort.kantorovich_sort(x, target_weights=b),
         torch.tensor([1.0, (0.125 + 0.5 + 0.375) / 0.5, (0.125 * 3 + 1) / 0.375]).to(torch.float64),
     )
+
+
+@pytest.mark.parametrize("operator", [sinksort.kantorovich_rank, sinksort.kantorovich_sort], ids=lambda f: f.__name__)
+def test_targets_are_counted_and_their_positions_do_not_matter(operator: Any) -> None:
+    """POT's exact plan onto the very positions, uneven ones too, gives the same operators."""
+    x, a, b = inputs.values("normal", 7, 1), inputs.weights("random", 7, 2), inputs.weights("random", 4, 3)
+    near, far = np.array([0.0, 0.1, 0.2, 0.3]), np.array([-50.0, 0.1, 0.11, 1e6])
+    for y in (near, far):
+        P = ot.emd_1d(x, y, a, b)
+        exact = 7 * P @ np.cumsum(b) / a if operator is sinksort.kantorovich_rank else P.T @ x / b
+        out = operator(tensor(x), weights=tensor(a), targets=tensor(y), target_weights=tensor(b))
+        np.testing.assert_allclose(out.numpy(), exact, atol=1e-9)
+    assert torch.equal(operator(tensor(x), targets=tensor(far)), operator(tensor(x), num_targets=4))
+    with pytest.raises(ValueError, match="targets must be strictly increasing"):
+        operator(tensor(x), targets=tensor(far).flip(0))
+    # Targets that are given are all there, however many values are masked.
+    mask = torch.tensor([True, True, False, True, False, False, True])
+    short = operator(tensor(x)[mask], targets=tensor(far))
+    padded = operator(tensor(x), targets=tensor(far), mask=mask)
+    assert torch.equal(padded[mask] if operator is sinksort.kantorovich_rank else padded, short)
 
 
 @given(strategies.batches())

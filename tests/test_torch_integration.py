@@ -142,12 +142,8 @@ def test_compile_fullgraph(name: str) -> None:
 
 
 def test_compile_with_inductor() -> None:
-    """All operators in one graph: one compilation, generated code."""
-
-    def all_of_them(x: Tensor) -> tuple[Tensor, ...]:
-        return tuple(part for read in OPERATORS.values() for part in parts(read(x)))
-
-    compiled_agrees(all_of_them, "inductor", gradients=True)
+    """Generated code, forward and backward. One small operator: the others are made of the same parts."""
+    compiled_agrees(OPERATORS["soft_topk_mask"], "inductor", gradients=True)
 
 
 def test_compile_with_dynamic_shapes() -> None:
@@ -342,25 +338,20 @@ def test_inputs_are_left_alone() -> None:
     assert all(torch.equal(now, then) for now, then in zip((x, a, mask), kept, strict=True))
 
 
-# ---- imports
+# ---- what it loads
 
 
 def test_import_needs_only_torch_and_numpy() -> None:
-    """In a process where everything else from the test environment is forbidden."""
+    """In a process where everything else of the test environment cannot be imported: None in sys.modules says so."""
     script = """
 import sys
 
-class Forbidden:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in {"scipy", "sklearn", "ot", "matplotlib", "hypothesis", "pytest", "triton", "numba", "rich"}:
-            raise ImportError(name)
-
-sys.meta_path.insert(0, Forbidden())
-import sinksort, torch
+others = "scipy sklearn ot matplotlib rich torchmetrics hypothesis pytest diffsort difftopk triton numba".split()
+sys.modules.update(dict.fromkeys(others))
+import sinksort, sinksort.losses, sinksort.nn, sinksort.relaxations
+assert "torch._dynamo" not in sys.modules  # slow to load, and not needed before something is compiled or solved
+import torch
 assert sinksort.soft_rank(torch.tensor([0.3, 0.1, 0.2]), eps=1e-3).round().tolist() == [3, 1, 2]
-mine = {name.split(".")[0] for name in sys.modules} & {"scipy", "sklearn", "ot", "matplotlib", "torchmetrics"}
-assert not mine, mine
-assert "torch._inductor.compile_fx" not in sys.modules
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

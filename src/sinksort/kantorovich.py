@@ -7,8 +7,9 @@ b_bar_j], and P_ij is the length of their overlap. Both operators are then avera
     K-rank of value i  = n times the average of   u -> b_bar_{j(u)}    over the interval of i,
     K-sort at target j = the average of           u -> x_{i(u)}        over the interval of j.
 
-They depend neither on h nor on y. Equal values share one interval, so they share a rank (the limit of the Sinkhorn
-ranks). Cost: a sort, cumulative sums and binary searches, O(n log n + m log n).
+They depend neither on h nor on where the increasing targets y are, only on the weights. Equal values share one
+interval, so they share a rank (the limit of the Sinkhorn ranks). Cost: a sort, cumulative sums and binary searches,
+O(n log n + m log n).
 """
 
 from __future__ import annotations
@@ -16,8 +17,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ._checks import require_non_negative
-from .problem import as_rows, like_targets, live_rows, wide_dtype
+from .problem import _targets, as_rows, like_targets, live_rows, wide_dtype
 
 
 def kantorovich_rank(
@@ -27,12 +27,14 @@ def kantorovich_rank(
     descending: bool = False,
     weights: Tensor | None = None,
     mask: Tensor | None = None,
+    targets: Tensor | None = None,
     target_weights: Tensor | None = None,
     num_targets: int | None = None,
 ) -> Tensor:
     """Exact K-ranks of Definition 1: the hard ranks (ties averaged) when m = n and all weights are equal.
 
-    Differentiable in ``weights`` and ``target_weights``; the gradient in x is zero.
+    Differentiable in ``weights`` and ``target_weights``; the gradient in x is zero. Without entropy the answer does not
+    depend on the positions of ``targets``: they are counted and must increase, and they have no gradient.
 
     >>> import torch, sinksort
     >>> sinksort.kantorovich_rank(torch.tensor([0.38, 4.0, -2.0, 6.0, -9.0]))
@@ -42,7 +44,7 @@ def kantorovich_rank(
     """
     rows = as_rows(x, dim)
     values, a, kept, count = live_rows(x, rows, dim, weights, mask)
-    b = _target_weights(rows, count, kept is not None, target_weights, num_targets)
+    b, _ = _whole_weights(rows, count, kept is not None, targets, target_weights, num_targets)
     ordered, order = values.sort(dim=-1, descending=descending, stable=True)
     reached = a.gather(-1, order).cumsum(-1)
     before = reached - a.gather(-1, order)
@@ -68,12 +70,14 @@ def kantorovich_sort(
     descending: bool = False,
     weights: Tensor | None = None,
     mask: Tensor | None = None,
+    targets: Tensor | None = None,
     target_weights: Tensor | None = None,
     num_targets: int | None = None,
 ) -> Tensor:
     """Exact K-sort of Definition 1: ``torch.sort(x).values`` when m = n and all weights are equal.
 
-    Differentiable in x and in both weights.
+    Differentiable in x and in both weights. Without entropy the answer does not depend on the positions of
+    ``targets``: they are counted and must increase, and they have no gradient.
 
     >>> import torch, sinksort
     >>> x = torch.tensor([0.38, 4.0, -2.0, 6.0, -9.0])
@@ -84,7 +88,7 @@ def kantorovich_sort(
     """
     rows = as_rows(x, dim)
     values, a, kept, count = live_rows(x, rows, dim, weights, mask)
-    b = _target_weights(rows, count, kept is not None, target_weights, num_targets)
+    b, padded = _whole_weights(rows, count, kept is not None, targets, target_weights, num_targets)
     ordered, order = values.sort(dim=-1, descending=descending, stable=True)
     until = b.cumsum(-1) / b.sum(-1, keepdim=True)
     reached = a.gather(-1, order).cumsum(-1)
@@ -92,33 +96,25 @@ def kantorovich_sort(
     out = torch.where(torch.isnan(values).any(-1, keepdim=True), torch.nan, out)
     if kept is not None:
         live = kept.sum(-1, keepdim=True)
-        padded = target_weights is None and num_targets is None
         shown = (torch.arange(out.shape[-1], device=x.device) < live) if padded else live > 0
         out = torch.where(shown, out, 0.0)
     return out.to(x.dtype).movedim(-1, dim)
 
 
-def _target_weights(
-    rows: Tensor, count: Tensor, masked: bool, target_weights: Tensor | None, num_targets: int | None
-) -> Tensor:
-    """b, not yet divided by its sum: whole numbers stay whole, and hard ranks come out exact."""
+def _whole_weights(
+    rows: Tensor,
+    count: Tensor,
+    masked: bool,
+    targets: Tensor | None,
+    target_weights: Tensor | None,
+    num_targets: int | None,
+) -> tuple[Tensor, bool]:
+    """b, not divided by its sum (whole numbers stay whole, and hard ranks come out exact), and whether it is padded."""
     wide = wide_dtype(rows.device)
-    batch, n = rows.shape[:-1], rows.shape[-1]
-    if target_weights is not None:
-        b = like_targets(target_weights, batch, "target_weights", wide)
-        require_non_negative(b, "target_weights")
-        if num_targets is not None and num_targets != b.shape[-1]:
-            raise ValueError(
-                f"num_targets is {num_targets}, but target_weights has {b.shape[-1]} entries; give one of them."
-            )
-        return b
-    if num_targets is not None and (
-        isinstance(num_targets, bool) or not isinstance(num_targets, int) or num_targets < 1
-    ):
-        raise ValueError(f"num_targets must be a positive integer, got {num_targets!r}.")
-    m = num_targets or n
-    live = count if masked and num_targets is None else torch.full_like(count, float(m))
-    return (torch.arange(m, dtype=wide, device=rows.device) < live).to(wide)
+    _, b, padded = _targets(rows, count, masked, targets, target_weights, num_targets, False, wide)
+    if target_weights is None:
+        return (b > 0).to(wide), padded
+    return like_targets(target_weights, rows.shape[:-1], "target_weights", wide), padded
 
 
 def _average_over(ends: Tensor, levels: Tensor, low: Tensor, high: Tensor) -> Tensor:

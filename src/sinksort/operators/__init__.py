@@ -1,0 +1,48 @@
+"""The operators: each poses a transport problem, solves it, and reads the plan in its own way.
+
+All of them take the same options:
+
+==================  ====================================================================================================
+``dim``             the dimension to sort along
+``weights``         a: how much each value counts, any non-negative numbers; (n,) or broadcastable to x; default equal
+``mask``            True for values that exist, False for padding; (n,) or broadcastable to x
+``targets``         y: m increasing numbers that values are sent to; (m,) or one row for each row of x; default the
+                    regular grid on [0, 1], which is where the squashed values live
+``target_weights``  b: how much each target receives; any non-negative numbers; default equal
+``num_targets``     m, for the default targets; default n
+``eps``             entropy: towards 0 a hard sort without useful gradients, towards infinity all values alike;
+                    a number, or a tensor (one for all, or one a row) that may be learned
+``cost``            h in the cost h(y_j - x_i): p >= 1 for abs(u)^p, ``Huber(delta)``, or a convex callable
+``squash``          how x comes to [0, 1]: standardised and then ``"sigmoid"`` or ``"arctan"``; None when it is there
+                    already; or an increasing callable that is given x itself (its rows last) instead of all this
+``solver``          ``Newton()`` or ``Sinkhorn(...)``
+==================  ====================================================================================================
+
+Arithmetic is in float64 inside, whatever dtype comes and goes; autocast is switched off.
+"""
+
+from .selecting import TopK, soft_median, soft_quantile, soft_topk, soft_topk_mask
+from .sorting import (
+    DEFAULT_SOLVER,
+    quantile_normalize,
+    soft_permutation,
+    soft_rank,
+    soft_sort,
+    sort_with,
+    transport,
+)
+
+__all__ = [
+    "DEFAULT_SOLVER",
+    "TopK",
+    "quantile_normalize",
+    "soft_median",
+    "soft_permutation",
+    "soft_quantile",
+    "soft_rank",
+    "soft_sort",
+    "soft_topk",
+    "soft_topk_mask",
+    "sort_with",
+    "transport",
+]

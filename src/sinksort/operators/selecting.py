@@ -1,0 +1,246 @@
+"""Quantiles and top-k: operators that choose two or three targets of their own and read one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .._checks import require_between
+from ..costs import Cost
+from ..problem import as_rows, like_batch, like_rows, live_rows, wide_dtype
+from ..solvers import Solver
+from ..squash import Squash
+from .sorting import DEFAULT_SOLVER, full_precision, soft_sort, transport
+
+
+@full_precision
+def soft_quantile(
+    x: Tensor,
+    q: float | Sequence[float] | Tensor,
+    *,
+    dim: int = -1,
+    keepdim: bool = False,
+    width: float | None = None,
+    weights: Tensor | None = None,
+    mask: Tensor | None = None,
+    eps: float | Tensor = 1e-2,
+    cost: Cost = 2,
+    squash: Squash = "sigmoid",
+    solver: Solver = DEFAULT_SOLVER,
+) -> Tensor:
+    """The paper's soft quantile: the average that lands on a filler target of weight t = ``width`` at level ``q``.
+
+    Three targets at 0, 1/2 and 1 with weights [q - t/2, t, 1 - q - t/2]; the answer is the middle one. Near 0 and 1
+    the filler is moved inside, so q = 0 and q = 1 are the soft extremes. Levels are independent of each other: any
+    order, repeated or not, gives each the value it has alone, all from one batched solve. Differentiable in q too.
+
+    Args:
+        q: a level, or a 1-D sequence or tensor of levels, in [0, 1].
+        width: t, by default 1/n; wider averages over more values.
+
+    Returns:
+        As ``torch.quantile``: the shape of x without ``dim`` (of size 1 with ``keepdim``), with the levels first when
+        there are several.
+
+    >>> import torch, sinksort
+    >>> x = torch.tensor([5.0, 1.0, 4.0, 2.0, 3.0])
+    >>> sinksort.soft_quantile(x, 0.5, eps=1e-4)
+    tensor(3.)
+    >>> sinksort.soft_quantile(x, [1.0, 0.0, 0.5], eps=1e-4)
+    tensor([5., 1., 3.])
+    """
+    rows = as_rows(x, dim)
+    wide = wide_dtype(x.device)
+    levels = torch.as_tensor(q, dtype=wide, device=x.device)
+    if levels.ndim > 1:
+        raise ValueError(f"q must be a number or one-dimensional, got shape {tuple(levels.shape)}; flatten it.")
+    require_between(levels, 0.0, 1.0, "q", "levels are fractions: 0.9 is the 90% quantile.")
+    if width is not None and not 0 < width <= 1:
+        raise ValueError(f"width must be in (0, 1], got {width}; it is the share of all values to average over.")
+    batch = rows.shape[:-1]
+    shape = (levels.numel(), *rows.shape)
+    _, _, kept, count = live_rows(x, rows, dim, None, mask)
+    t = 1.0 / count if width is None else torch.full_like(count, width)
+    below = (levels.reshape(-1, *(1,) * rows.ndim) - t / 2).maximum(torch.zeros_like(t)).minimum(1.0 - t)
+    fillers = torch.cat([below, t.expand_as(below), (1.0 - t - below).clamp(min=0.0)], dim=-1)
+    plan = transport(
+        rows.expand(shape),
+        weights=None if weights is None else like_rows(weights, x, dim, "weights").expand(shape),
+        mask=None if kept is None else kept.expand(shape),
+        target_weights=fillers,
+        eps=eps,
+        cost=cost,
+        squash=squash,
+        solver=solver,
+    )
+    quantiles = plan.sorted()[..., 1]
+    if kept is not None:
+        quantiles = torch.where(kept.any(-1), quantiles, 0.0)
+    quantiles = quantiles.reshape(levels.shape + batch)
+    return quantiles.unsqueeze(dim if dim < 0 else dim + levels.ndim) if keepdim else quantiles
+
+
+def soft_median(
+    x: Tensor,
+    *,
+    dim: int = -1,
+    keepdim: bool = False,
+    width: float | None = None,
+    weights: Tensor | None = None,
+    mask: Tensor | None = None,
+    eps: float | Tensor = 1e-2,
+    cost: Cost = 2,
+    squash: Squash = "sigmoid",
+    solver: Solver = DEFAULT_SOLVER,
+) -> Tensor:
+    """The soft 0.5 quantile, see ``soft_quantile``.
+
+    >>> import torch, sinksort
+    >>> sinksort.soft_median(torch.tensor([1.0, 100.0, 2.0]), eps=1e-4)
+    tensor(2.)
+    """
+    return soft_quantile(
+        x,
+        0.5,
+        dim=dim,
+        keepdim=keepdim,
+        width=width,
+        weights=weights,
+        mask=mask,
+        eps=eps,
+        cost=cost,
+        squash=squash,
+        solver=solver,
+    )
+
+
+@full_precision
+def soft_topk_mask(
+    x: Tensor,
+    k: float | Tensor,
+    *,
+    dim: int = -1,
+    largest: bool = True,
+    weights: Tensor | None = None,
+    mask: Tensor | None = None,
+    eps: float | Tensor = 1e-2,
+    cost: Cost = 2,
+    squash: Squash = "sigmoid",
+    solver: Solver = DEFAULT_SOLVER,
+) -> Tensor:
+    """How much each value belongs to the k largest (or smallest): in [0, 1], summing to k along ``dim``.
+
+    Two targets, 0 with weight (n - k)/n and 1 with weight k/n; the answer is the share of a value that goes to 1.
+
+    Args:
+        k: how many, an integer or a real number in [0, n], or a tensor with one number for each row; differentiable.
+
+    >>> import torch, sinksort
+    >>> sinksort.soft_topk_mask(torch.tensor([0.1, 0.9, 0.5, 0.7]), 2, eps=1e-3)
+    tensor([0., 1., 0., 1.])
+    >>> sinksort.soft_topk_mask(torch.tensor([0.1, 0.9, 0.5, 0.7]), 1.5).sum()
+    tensor(1.5000)
+    """
+    rows = as_rows(x, dim)
+    _, _, kept, count = live_rows(x, rows, dim, None, mask)
+    share = _how_many(k, rows, count) / count
+    plan = transport(
+        rows,
+        descending=largest,
+        weights=None if weights is None else like_rows(weights, x, dim, "weights"),
+        mask=kept,
+        target_weights=torch.cat([share, 1.0 - share], dim=-1),
+        eps=eps,
+        cost=cost,
+        squash=squash,
+        solver=solver,
+    )
+    membership = plan.pull(torch.tensor([1.0, 0.0], dtype=count.dtype, device=x.device))
+    return membership.movedim(-1, dim)
+
+
+class TopK(NamedTuple):
+    """What ``soft_topk`` returns: the k soft values, and the membership of every entry."""
+
+    values: Tensor
+    mask: Tensor
+
+
+@full_precision
+def soft_topk(
+    x: Tensor,
+    k: int,
+    *,
+    dim: int = -1,
+    largest: bool = True,
+    weights: Tensor | None = None,
+    mask: Tensor | None = None,
+    eps: float | Tensor = 1e-2,
+    cost: Cost = 2,
+    squash: Squash = "sigmoid",
+    solver: Solver = DEFAULT_SOLVER,
+) -> TopK:
+    """The k largest (or smallest) soft values in the order of ``torch.topk``, and ``soft_topk_mask``.
+
+    Where ``torch.topk`` returns indices, which have no gradient, the second entry is a mask over x.
+
+    >>> import torch, sinksort
+    >>> values, mask = sinksort.soft_topk(torch.tensor([0.1, 0.9, 0.5, 0.7]), 2, eps=1e-3)
+    >>> values
+    tensor([0.9000, 0.7000])
+    """
+    rows = as_rows(x, dim)
+    n = rows.shape[-1]
+    if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= n:
+        raise ValueError(f"k must be an integer between 1 and n = {n} (the size of x along dim={dim}), got {k!r}.")
+    _, _, kept, count = live_rows(x, rows, dim, None, mask)
+    if k == n:
+        target_weights = None
+    else:
+        at = torch.arange(k, dtype=count.dtype, device=x.device)
+        each = (count - at).clamp(0.0, 1.0)
+        target_weights = torch.cat([each, (count - k).clamp(min=0.0)], dim=-1) / count
+    row_weights = None if weights is None else like_rows(weights, x, dim, "weights")
+    values = soft_sort(
+        rows,
+        descending=largest,
+        weights=row_weights,
+        mask=kept,
+        target_weights=target_weights,
+        eps=eps,
+        cost=cost,
+        squash=squash,
+        solver=solver,
+    )[..., :k]
+    if kept is not None:
+        values = torch.where(torch.arange(k, device=x.device) < kept.sum(-1, keepdim=True), values, 0.0)
+    membership = soft_topk_mask(
+        rows,
+        float(k) if kept is None else kept.sum(-1).clamp(max=k).to(count.dtype),
+        largest=largest,
+        weights=row_weights,
+        mask=kept,
+        eps=eps,
+        cost=cost,
+        squash=squash,
+        solver=solver,
+    )
+    return TopK(values.movedim(-1, dim), membership.movedim(-1, dim))
+
+
+def _how_many(k: float | Tensor, rows: Tensor, count: Tensor) -> Tensor:
+    """k as (..., 1), at most the number of values in the row."""
+    n, batch = rows.shape[-1], rows.shape[:-1]
+    if isinstance(k, Tensor):
+        wanted = like_batch(k, batch, "k").to(count.device, count.dtype).unsqueeze(-1)
+        require_between(wanted, 0.0, float(n), "k", f"a row has n = {n} values.")
+    else:
+        if isinstance(k, bool) or not isinstance(k, int | float):
+            raise TypeError(f"k must be a number or a tensor, got {type(k).__name__}.")
+        if not 0 <= k <= n:
+            raise ValueError(f"k must be between 0 and n = {n}, the number of values in a row, got {k}.")
+        wanted = torch.full_like(count, float(k))
+    return wanted.minimum(count)

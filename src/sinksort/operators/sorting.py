@@ -1,0 +1,315 @@
+"""Ranks, sorts, permutations and payloads: operators whose targets are the user's to choose, and the plan itself."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+import torch
+from torch import Tensor
+
+from .._checks import require_floating
+from ..compress import compressed_ranks
+from ..costs import Cost
+from ..plan import Plan, solve
+from ..problem import as_rows, pose
+from ..solvers import Newton, Solver
+from ..squash import Squash
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+DEFAULT_SOLVER: Solver = Newton()
+
+
+def full_precision(operator: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Autocast would round the matrix products inside to half precision: switch it off."""
+
+    @functools.wraps(operator)
+    def wrapped(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        devices = (value.device.type for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
+        device = next(devices, "cpu")  # of x, which comes first
+        with torch.autocast(device, enabled=False):
+            return operator(*args, **kwargs)
+
+    return wrapped
+
+
+@full_precision
+def transport(
+    x: Tensor,
+    *,
+    dim: int = -1,
+    descending: bool = False,
+    weights: Tensor | None = None,
+    mask: Tensor | None = None,
+    targets: Tensor | None = None,
+    target_weights: Tensor | None = None,
+    num_targets: int | None = None,
+    eps: float | Tensor = 1e-2,
+    cost: Cost = 2,
+    squash: Squash = "sigmoid",
+    solver: Solver = DEFAULT_SOLVER,
+) -> Plan:
+    """The ``Plan`` behind all operators: several read-outs from one solve, with potentials and diagnostics.
+
+    >>> import torch, sinksort
+    >>> plan = sinksort.transport(torch.tensor([0.3, 0.1, 0.2]), eps=1e-3)
+    >>> plan.ranks(), plan.sorted()
+    (tensor([3., 1., 2.]), tensor([0.1000, 0.2000, 0.3000]))
+    >>> plan.matrix().sum(0)
+    tensor([0.3333, 0.3333, 0.3333])
+    """
+    problem = pose(
+        x,
+        dim=dim,
+        descending=descending,
+        weights=weights,
+        mask=mask,
+        targets=targets,
+        target_weights=target_weights,
+        num_targets=num_targets,
+        eps=eps,
+        cost=cost,
+        squash=squash,
+    )
+    return solve(problem, solver)
+
+
+@full_precision
+def soft_rank(
+    x: Tensor,
+    *,
+    dim: int = -1,
+    descending: bool = False,
+    weights: Tensor | None = None,
+    mask: Tensor | None = None,
+    targets: Tensor | None = None,
+    target_weights: Tensor | None = None,
+    num_targets: int | None = None,
+    eps: float | Tensor = 1e-2,
+    cost: Cost = 2,
+    squash: Squash = "sigmoid",
+    solver: Solver = DEFAULT_SOLVER,
+) -> Tensor:
+    """Sinkhorn ranks, n a^-1 o (P b_bar): 1 for the smallest value of a row, n for the largest.
+
+    With ``descending`` the largest value gets 1. Ties share a rank. Masked entries get 0.
+
+    >>> import torch, sinksort
+    >>> x = torch.tensor([0.38, 4.0, -2.0, 6.0, -9.0])
+    >>> sinksort.soft_rank(x, eps=1e-4)
+    tensor([3., 4., 2., 5., 1.])
+    >>> sinksort.soft_rank(x)
+    tensor([2.9591, 4.1148, 2.0544, 4.8701, 1.0016])
+    """
+    if targets is None and target_weights is None and mask is None:
+        ranks = compressed_ranks(x, dim, descending, weights, num_targets, eps, cost, squash, solver)
+        if ranks is not None:
+            return ranks
+    return transport(
+        x,
+        dim=dim,
+        descending=descending,
+        weights=weights,
+        mask=mask,
+        targets=targets,
+        target_weights=target_weights,
+        num_targets=num_targets,
+        eps=eps,
+        cost=cost,
+        squash=squash,
+        solver=solver,
+    ).ranks()
+
+
+@full_precision
+def soft_sort(
+    x: Tensor,
+    *,
+    dim: int = -1,
+    descending: bool = False,
+    weights: Tensor | None = None,
+    mask: Tensor | None = None,
+    targets: Tensor | None = None,
+    target_weights: Tensor | None = None,
+    num_targets: int | None = None,
+    eps: float | Tensor = 1e-2,
+    cost: Cost = 2,
+    squash: Squash = "sigmoid",
+    solver: Solver = DEFAULT_SOLVER,
+) -> Tensor:
+    """Sinkhorn sort, b^-1 o (P^T x): m increasing averages of the values (m = n unless the targets say otherwise).
+
+    With ``descending`` the first target receives the largest values. A padded row has its sorted values first, then
+    zeros.
+
+    >>> import torch, sinksort
+    >>> x = torch.tensor([0.38, 4.0, -2.0, 6.0, -9.0])
+    >>> sinksort.soft_sort(x, eps=1e-4)
+    tensor([-9.0000, -2.0000,  0.3800,  4.0000,  6.0000])
+    >>> sinksort.soft_sort(x, num_targets=2, eps=1e-3)
+    tensor([-4.3240,  4.0760])
+    """
+    return transport(
+        x,
+        dim=dim,
+        descending=descending,
+        weights=weights,
+        mask=mask,
+        targets=targets,
+        target_weights=target_weights,
+        num_targets=num_targets,
+        eps=eps,
+        cost=cost,
+        squash=squash,
+        solver=solver,
+    ).sorted()
+
+
+@full_precision
+def soft_permutation(
+    x: Tensor,
+    *,
+    dim: int = -1,
+    descending: bool = False,
+    weights: Tensor | None = None,
+    mask: Tensor | None = None,
+    targets: Tensor | None = None,
+    target_weights: Tensor | None = None,
+    num_targets: int | None = None,
+    eps: float | Tensor = 1e-2,
+    cost: Cost = 2,
+    squash: Squash = "sigmoid",
+    solver: Solver = DEFAULT_SOLVER,
+) -> Tensor:
+    """The soft permutation matrix (..., m, n): rows sum to one, and ``soft_permutation(x) @ x`` is ``soft_sort(x)``.
+
+    ``dim`` goes to the end: row j tells from which values the j-th sorted value is made.
+
+    >>> import torch, sinksort
+    >>> sinksort.soft_permutation(torch.tensor([0.3, 0.1, 0.2]), eps=1e-3).round()
+    tensor([[0., 1., 0.],
+            [0., 0., 1.],
+            [1., 0., 0.]])
+    """
+    return transport(
+        x,
+        dim=dim,
+        descending=descending,
+        weights=weights,
+        mask=mask,
+        targets=targets,
+        target_weights=target_weights,
+        num_targets=num_targets,
+        eps=eps,
+        cost=cost,
+        squash=squash,
+        solver=solver,
+    ).permutation()
+
+
+@full_precision
+def sort_with(
+    values: Tensor,
+    keys: Tensor,
+    *,
+    dim: int = -1,
+    descending: bool = False,
+    weights: Tensor | None = None,
+    mask: Tensor | None = None,
+    targets: Tensor | None = None,
+    target_weights: Tensor | None = None,
+    num_targets: int | None = None,
+    eps: float | Tensor = 1e-2,
+    cost: Cost = 2,
+    squash: Squash = "sigmoid",
+    solver: Solver = DEFAULT_SOLVER,
+) -> Tensor:
+    """``values`` put in the soft order of ``keys``, as ``values[keys.argsort()]`` does, differentiable in both.
+
+    ``values`` has the shape of ``keys``, or more dimensions after it (a payload of any shape for each key); ``dim``
+    is a dimension of ``keys``. The result has m entries there.
+
+    >>> import torch, sinksort
+    >>> names = torch.tensor([[1.0, 10.0], [2.0, 20.0], [3.0, 30.0]])
+    >>> sinksort.sort_with(names, torch.tensor([0.5, 0.1, 0.9]), eps=1e-3)
+    tensor([[ 2., 20.],
+            [ 1., 10.],
+            [ 3., 30.]])
+    """
+    require_floating(values, "values")
+    require_floating(keys, "keys")
+    if values.shape[: keys.ndim] != keys.shape:
+        raise ValueError(
+            f"values must have the shape of keys, {tuple(keys.shape)}, or that and further payload dimensions after "
+            f"it, got {tuple(values.shape)}; move the payload dimensions to the end."
+        )
+    plan = transport(
+        keys,
+        dim=dim,
+        descending=descending,
+        weights=weights,
+        mask=mask,
+        targets=targets,
+        target_weights=target_weights,
+        num_targets=num_targets,
+        eps=eps,
+        cost=cost,
+        squash=squash,
+        solver=solver,
+    )
+    dim = dim % keys.ndim
+    payload_shape = values.shape[keys.ndim :]
+    flat = values.reshape(*keys.shape, math.prod(payload_shape)).movedim(dim, -2)
+    in_order = plan.push(flat).movedim(-2, dim).to(values.dtype)
+    return in_order.reshape(*in_order.shape[:-1], *payload_shape)
+
+
+@full_precision
+def quantile_normalize(
+    x: Tensor,
+    reference: Tensor,
+    *,
+    dim: int = -1,
+    weights: Tensor | None = None,
+    mask: Tensor | None = None,
+    eps: float | Tensor = 1e-2,
+    cost: Cost = 2,
+    squash: Squash = "sigmoid",
+    solver: Solver = DEFAULT_SOLVER,
+) -> Tensor:
+    """``x`` mapped onto the distribution of ``reference``: each value becomes the reference value of its soft rank.
+
+    ``reference`` is (m,), or (..., m) with one row for each row of x; it need not be sorted. Returns the shape of x.
+
+    >>> import torch, sinksort
+    >>> sinksort.quantile_normalize(torch.tensor([0.3, 0.1, 0.2]), torch.tensor([30.0, 10.0, 20.0]), eps=1e-3)
+    tensor([30., 10., 20.])
+    """
+    rows = as_rows(x, dim)
+    require_floating(reference, "reference")
+    batch = rows.shape[:-1]
+    try:
+        fits = reference.ndim > 0 and torch.broadcast_shapes(reference.shape[:-1], batch) == batch
+    except RuntimeError:
+        fits = False
+    if not fits or reference.shape[-1] == 0:
+        raise ValueError(
+            f"reference must have shape (m,) or {(*batch, 'm')} (one row for each row of x), "
+            f"got {tuple(reference.shape)}."
+        )
+    plan = transport(
+        x,
+        dim=dim,
+        weights=weights,
+        mask=mask,
+        num_targets=reference.shape[-1],
+        eps=eps,
+        cost=cost,
+        squash=squash,
+        solver=solver,
+    )
+    return plan.pull(reference.sort(dim=-1).values.expand(*batch, -1))
