@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from .._checks import require_floating
-from ..compress import compressed_ranks
 from ..costs import Cost
 from ..plan import Plan, solve
 from ..problem import as_rows, pose
+from ..refine import plan_for
 from ..solvers import Newton, Solver
 from ..squash import Squash
 
@@ -29,9 +29,8 @@ def full_precision(operator: Callable[_P, _R]) -> Callable[_P, _R]:
 
     @functools.wraps(operator)
     def wrapped(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        devices = (value.device.type for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
-        device = next(devices, "cpu")  # of x, which comes first
-        with torch.autocast(device, enabled=False):
+        tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+        with torch.autocast(tensors[0].device.type if tensors else "cpu", enabled=False):  # x comes first
             return operator(*args, **kwargs)
 
     return wrapped
@@ -105,12 +104,9 @@ def soft_rank(
     >>> sinksort.soft_rank(x)
     tensor([2.9591, 4.1148, 2.0544, 4.8701, 1.0016])
     """
-    if targets is None and target_weights is None and mask is None:
-        ranks = compressed_ranks(x, dim, descending, weights, num_targets, eps, cost, squash, solver)
-        if ranks is not None:
-            return ranks
-    return transport(
+    return plan_for(
         x,
+        reads="ranks",
         dim=dim,
         descending=descending,
         weights=weights,
@@ -153,8 +149,9 @@ def soft_sort(
     >>> sinksort.soft_sort(x, num_targets=2, eps=1e-3)
     tensor([-4.3240,  4.0760])
     """
-    return transport(
+    return plan_for(
         x,
+        reads="averages",
         dim=dim,
         descending=descending,
         weights=weights,
@@ -247,8 +244,9 @@ def sort_with(
             f"values must have the shape of keys, {tuple(keys.shape)}, or that and further payload dimensions after "
             f"it, got {tuple(values.shape)}; move the payload dimensions to the end."
         )
-    plan = transport(
+    plan = plan_for(
         keys,
+        reads="averages",
         dim=dim,
         descending=descending,
         weights=weights,
@@ -301,8 +299,9 @@ def quantile_normalize(
             f"reference must have shape (m,) or {(*batch, 'm')} (one row for each row of x), "
             f"got {tuple(reference.shape)}."
         )
-    plan = transport(
+    plan = plan_for(
         x,
+        reads="averages",
         dim=dim,
         weights=weights,
         mask=mask,
