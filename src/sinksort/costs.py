@@ -54,7 +54,7 @@ class Huber:
 def resolve_cost(cost: Cost) -> Callable[[Tensor], Tensor]:
     if callable(cost):
         return cost
-    if isinstance(cost, int | float) and not isinstance(cost, bool):
+    if isinstance(cost, (int, float)) and not isinstance(cost, bool):
         return Power(float(cost))
     raise TypeError(
         f"cost must be a number p >= 1 for abs(u)^p, sinksort.Huber(delta), or a convex callable, "

@@ -145,7 +145,7 @@ class SoftQuantile(SoftModule):
         )
         if not self.straight_through:
             return soft
-        levels = [self.q] if isinstance(self.q, float | int) else list(self.q)
+        levels = [self.q] if isinstance(self.q, (float, int)) else list(self.q)
         hard = torch.stack([self._hard(x, float(q), weights, mask) for q in levels])
         return straight_through(hard.reshape(soft.shape), soft)
 

@@ -168,7 +168,7 @@ def _strength(strength: float | Tensor, values: Tensor) -> Tensor:
                 f"strength must be a number, or a tensor that broadcasts to the rows {tuple(batch)}, "
                 f"got shape {tuple(strength.shape)}."
             ) from None
-    if isinstance(strength, bool) or not isinstance(strength, int | float):
+    if isinstance(strength, bool) or not isinstance(strength, (int, float)):
         raise TypeError(f"strength must be a number or a tensor, got {type(strength).__name__}.")
     if not 0 < strength < float("inf"):
         raise ValueError(f"strength must be positive and finite, got {strength:g}; for a hard sort use torch.sort.")
