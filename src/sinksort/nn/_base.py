@@ -28,7 +28,13 @@ def straight_through(hard: Tensor, soft: Tensor) -> Tensor:
 
 
 class SoftModule(nn.Module):
-    """A module with the options of transport; ``eps`` is a number, a tensor (a buffer) or a parameter (learned)."""
+    """A module with the options of transport; ``eps`` is a number, a tensor (a buffer) or a parameter (learned).
+
+    >>> import torch, sinksort.nn
+    >>> learned = sinksort.nn.SoftRank(eps=torch.nn.Parameter(torch.tensor(0.01)))
+    >>> isinstance(learned, sinksort.nn.SoftModule), [name for name, _ in learned.named_parameters()]
+    (True, ['eps'])
+    """
 
     eps: float | Tensor
 

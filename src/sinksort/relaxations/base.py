@@ -49,7 +49,13 @@ class Rows:
 
 
 class Relaxation:
-    """Base of the option classes; ``sinksort.relaxations.rank``, ``sort`` and ``permutation`` call these on rows."""
+    """Base of the option classes; ``sinksort.relaxations.rank``, ``sort`` and ``permutation`` call these on rows.
+
+    >>> from sinksort import relaxations
+    >>> method = relaxations.SoftSort()
+    >>> isinstance(method, relaxations.Relaxation), method.name, method.default_strength
+    (True, 'softsort', 1.0)
+    """
 
     name: ClassVar[str]
     default_strength: ClassVar[float] = 1.0
