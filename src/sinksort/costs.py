@@ -18,7 +18,14 @@ Cost: TypeAlias = float | Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Power:
-    """h(u) = abs(u)^p with p >= 1; ``cost=p`` is short for ``cost=Power(p)``."""
+    """h(u) = abs(u)^p with p >= 1; ``cost=p`` is short for ``cost=Power(p)``.
+
+    >>> import torch, sinksort
+    >>> sinksort.Power(3)(torch.tensor([-2.0, 0.5]))
+    tensor([8.0000, 0.1250])
+    >>> sinksort.soft_rank(torch.tensor([0.3, 0.1, 0.2]), cost=sinksort.Power(1.5), eps=1e-3)
+    tensor([3., 1., 2.])
+    """
 
     p: float = 2.0
 
@@ -38,7 +45,14 @@ class Power:
 
 @dataclass(frozen=True)
 class Huber:
-    """Quadratic within ``delta`` of the target, linear beyond: h(u) = u^2/2, then delta (abs(u) - delta/2)."""
+    """Quadratic within ``delta`` of the target, linear beyond: h(u) = u^2/2, then delta (abs(u) - delta/2).
+
+    >>> import torch, sinksort
+    >>> sinksort.Huber(1.0)(torch.tensor([-3.0, 0.5]))
+    tensor([2.5000, 0.1250])
+    >>> sinksort.soft_rank(torch.tensor([0.3, 0.1, 0.2]), cost=sinksort.Huber(0.2), eps=1e-3)
+    tensor([3., 1., 2.])
+    """
 
     delta: float = 0.1
 
