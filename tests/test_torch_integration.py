@@ -338,6 +338,42 @@ def test_inputs_are_left_alone() -> None:
     assert all(torch.equal(now, then) for now, then in zip((x, a, mask), kept, strict=True))
 
 
+# ---- what it looks at
+
+
+def shape_only(*shape: int) -> Tensor:
+    """A tensor without values, on a device that is not the CPU: whoever looks inside gets an error."""
+    return torch.ones(shape, dtype=torch.float64, device="meta")
+
+
+#: The README's list: what is checked by value, each as the only argument that is.
+CHECKED: dict[str, Callable[[], Any]] = {
+    "weights": lambda: sinksort.soft_rank(shape_only(4, 6), weights=shape_only(6)),
+    "target_weights": lambda: sinksort.soft_sort(shape_only(4, 6), target_weights=shape_only(3)),
+    "targets": lambda: sinksort.soft_sort(shape_only(4, 6), targets=shape_only(3)),
+    "q": lambda: sinksort.soft_quantile(shape_only(4, 6), shape_only(2)),
+    "k": lambda: sinksort.soft_topk_mask(shape_only(4, 6), shape_only(4)),
+    "eps": lambda: sinksort.transport(shape_only(4, 6), eps=shape_only(4)).ranks(),
+    "exact weights": lambda: sinksort.kantorovich_rank(shape_only(4, 6), weights=shape_only(6)),
+}
+
+
+@pytest.mark.parametrize("name", CHECKED)
+def test_values_are_looked_at_on_request_only(name: str) -> None:
+    assert CHECKED[name]().device.type == "meta"
+    with sinksort.value_checks(), pytest.raises(RuntimeError, match="meta tensors"):
+        CHECKED[name]()
+    CHECKED[name]()  # and not after the block
+
+
+@pytest.mark.parametrize("name", [name for name in OPERATORS if name != "masked rank"])
+def test_small_rows_need_no_look_at_values(name: str) -> None:
+    """Shapes of every answer are those of the real one."""
+    for ours, real in zip(parts(OPERATORS[name](shape_only(3, 5))), parts(OPERATORS[name](draw(3, 5))), strict=True):
+        assert ours.shape == real.shape
+        assert ours.dtype == real.dtype
+
+
 # ---- what it loads
 
 
