@@ -113,7 +113,9 @@ def topk_error(
     """
     chosen, kept = _checked(logits, labels, k, mask, positives)
     excess, _ = _excess(kantorovich_rank(logits, mask=kept), chosen, kept, k, positives)
-    return reduce(_average((excess > 0).to(logits.dtype), chosen, positives), reduction, weights, chosen.any(-1))
+    # The Heaviside function, and NaN for NaN: logits that have diverged are not right.
+    wrong = torch.where(excess.isnan(), torch.nan, (excess > 0).to(logits.dtype))
+    return reduce(_average(wrong, chosen, positives), reduction, weights, chosen.any(-1))
 
 
 def _checked(

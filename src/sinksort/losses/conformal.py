@@ -44,7 +44,7 @@ def soft_conformal_quantile(
     >>> soft_conformal_quantile(torch.arange(1.0, 20.0), 0.1, eps=1e-4)
     tensor(18.)
     """
-    r, n, kept = _position(scores, alpha, mask)
+    r, n, kept = _position(scores, alpha, mask, "scores")
     plan = transport(
         scores,
         mask=kept,
@@ -65,7 +65,7 @@ def conformal_quantile(scores: Tensor, alpha: float = 0.1, *, mask: Tensor | Non
     >>> conformal_quantile(torch.arange(1.0, 20.0), 0.1)
     tensor(18.)
     """
-    r, _, kept = _position(scores, alpha, mask)
+    r, _, kept = _position(scores, alpha, mask, "scores")
     if kept is not None:
         scores = torch.where(kept, scores, float("inf"))
     return scores.sort(dim=-1).values.gather(-1, r.long() - 1).squeeze(-1)
@@ -116,12 +116,14 @@ def conformal_size_loss(
         raise ValueError(
             f"temperature must be positive, got {temperature}; 0.1 of the spread of the scores is a start."
         )
+    require_rows(calibration, "calibration")
     require_rows(scores, "scores")
     if scores.ndim != calibration.ndim + 1 or scores.shape[:-2] != calibration.shape[:-1]:
         raise ValueError(
             f"scores must have shape {(*calibration.shape[:-1], 'm', 'L')} (m examples, L classes) for calibration of "
             f"shape {tuple(calibration.shape)}, got {tuple(scores.shape)}."
         )
+    _position(calibration, alpha, mask, "calibration")  # for its messages
     q = soft_conformal_quantile(calibration, alpha, mask=mask, eps=eps, cost=cost, squash=squash, solver=solver)
     size = ((q[..., None, None] - scores) / temperature).sigmoid().sum(-1)
     exists = any_entry(as_mask(mask, calibration, "calibration"))
@@ -130,18 +132,18 @@ def conformal_size_loss(
     return reduce((size - free).relu(), reduction, weights, exists)
 
 
-def _position(scores: Tensor, alpha: float, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+def _position(scores: Tensor, alpha: float, mask: Tensor | None, name: str) -> tuple[Tensor, Tensor, Tensor | None]:
     """r and n (..., 1), and the mask."""
-    require_rows(scores, "scores")
-    if not 0 < alpha < 1:
-        raise ValueError(f"alpha must be between 0 and 1, got {alpha}; 0.1 asks for 90% coverage.")
-    kept = as_mask(mask, scores, "scores")
+    require_rows(scores, name)
+    if not isinstance(alpha, (int, float)) or not 0 < alpha < 1:
+        raise ValueError(f"alpha must be between 0 and 1, got {alpha!r}; 0.1 asks for 90% coverage.")
+    kept = as_mask(mask, scores, name)
     n = live_count(scores.double(), kept)
     r = ((n + 1.0) * (1.0 - alpha) - 1e-9).ceil()
     if values_readable(r) and ((r > n) & (n > 0)).any():
         fewest = int(n[n > 0].min())
         raise ValueError(
-            f"scores must hold at least 1/alpha - 1 calibration scores a row, got {fewest} for alpha = {alpha}: the "
+            f"{name} must hold at least 1/alpha - 1 calibration scores a row, got {fewest} for alpha = {alpha}: the "
             "conformal quantile would be infinite; calibrate on more examples, or raise alpha."
         )
     n = n.clamp(min=1.0)

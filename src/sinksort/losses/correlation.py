@@ -16,7 +16,7 @@ from torch import Tensor
 from ..costs import Cost
 from ..kantorovich import kantorovich_rank
 from ..operators import DEFAULT_SOLVER, soft_rank
-from ..problem import like_rows
+from ..problem import like_rows, wide_dtype
 from ..solvers import Solver
 from ..squash import Squash
 from ._common import Reduction, any_entry, as_mask, reduce, require_choice, require_rows, require_same_shape
@@ -52,9 +52,10 @@ def spearman_loss(
     >>> spearman_loss(prediction, torch.ones(4))
     tensor(1.)
     """
-    target_ranks, a, kept = _checked(predictions, targets, weights, mask)
-    ranks = soft_rank(predictions, weights=weights, mask=kept, eps=eps, cost=cost, squash=squash, solver=solver)
-    return reduce(1.0 - _pearson(ranks, target_ranks, a), reduction, exists=any_entry(kept))
+    x, target_ranks, a, kept = _checked(predictions, targets, weights, mask)
+    ranks = soft_rank(x, weights=weights, mask=kept, eps=eps, cost=cost, squash=squash, solver=solver)
+    rho = _pearson(ranks, target_ranks, a).to(predictions.dtype)
+    return reduce(1.0 - rho, reduction, exists=any_entry(kept))
 
 
 def spearman(
@@ -72,9 +73,9 @@ def spearman(
     >>> spearman(torch.tensor([0.1, 0.4, 0.2, 0.8]), torch.tensor([1.0, 2.0, 3.0, 4.0]))
     tensor(0.8000)
     """
-    target_ranks, a, kept = _checked(predictions, targets, weights, mask)
-    ranks = kantorovich_rank(predictions, weights=weights, mask=kept)
-    return reduce(_pearson(ranks, target_ranks, a), reduction, exists=any_entry(kept))
+    x, target_ranks, a, kept = _checked(predictions, targets, weights, mask)
+    ranks = kantorovich_rank(x, weights=weights, mask=kept)
+    return reduce(_pearson(ranks, target_ranks, a).to(predictions.dtype), reduction, exists=any_entry(kept))
 
 
 def kendall_loss(
@@ -114,9 +115,9 @@ def kendall_loss(
     """
     if not margin > 0:
         raise ValueError(f"margin must be positive, got {margin}; it is in ranks, and 1 is exact at eps -> 0.")
-    target_ranks, a, kept = _checked(predictions, targets, weights, mask)
-    ranks = soft_rank(predictions, weights=weights, mask=kept, eps=eps, cost=cost, squash=squash, solver=solver)
-    tau = _tau(ranks, target_ranks, _pair_weights(targets, a, kept, pair_weights), margin)
+    x, target_ranks, a, kept = _checked(predictions, targets, weights, mask)
+    ranks = soft_rank(x, weights=weights, mask=kept, eps=eps, cost=cost, squash=squash, solver=solver)
+    tau = _tau(ranks, target_ranks, _pair_weights(targets, a, kept, pair_weights), margin).to(predictions.dtype)
     return reduce(1.0 - tau, reduction, exists=any_entry(kept))
 
 
@@ -136,28 +137,32 @@ def kendall(
     >>> kendall(torch.tensor([0.1, 0.4, 0.2, 0.8]), torch.tensor([1.0, 2.0, 3.0, 4.0]))
     tensor(0.6667)
     """
-    target_ranks, a, kept = _checked(predictions, targets, weights, mask)
+    x, target_ranks, a, kept = _checked(predictions, targets, weights, mask)
     w = _pair_weights(targets, a, kept, pair_weights)
     # Weighted K-ranks of different values may be closer than 1: the metric takes their signs.
-    ranks = kantorovich_rank(predictions, mask=kept)
-    return reduce(_tau(ranks, target_ranks, w, 1.0), reduction, exists=any_entry(kept))
+    ranks = kantorovich_rank(x, mask=kept)
+    return reduce(_tau(ranks, target_ranks, w, 1.0).to(predictions.dtype), reduction, exists=any_entry(kept))
 
 
 def _checked(
     predictions: Tensor, targets: Tensor, weights: Tensor | None, mask: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Ranks of the targets, the weights of the entries (rows sum to 1), and the mask."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Predictions and ranks of the targets in full precision, the weights of the entries (rows sum to 1), the mask.
+
+    Squares of ranks overflow in half precision, and large integers would become ties in single precision.
+    """
     require_rows(predictions, "predictions")
     targets = require_same_shape(targets, predictions, "targets", "predictions").detach()
     kept = as_mask(mask, predictions, "predictions")
-    a = torch.ones_like(predictions)
+    x = predictions.to(wide_dtype(predictions.device))
+    a = torch.ones_like(x)
     if weights is not None:
-        a = like_rows(weights, predictions, -1, "weights").to(predictions.dtype)
+        a = like_rows(weights, x, -1, "weights").to(x.dtype)
     if kept is not None:
         a = torch.where(kept, a, 0.0)
     total = a.sum(-1, keepdim=True)
-    ranks = kantorovich_rank(targets.to(predictions.dtype), weights=weights, mask=kept)
-    return ranks, a / torch.where(total > 0, total, 1.0), kept
+    ranks = kantorovich_rank(targets.to(x.dtype), weights=weights, mask=kept)
+    return x, ranks, a / torch.where(total > 0, total, 1.0), kept
 
 
 def _pearson(x: Tensor, y: Tensor, a: Tensor) -> Tensor:

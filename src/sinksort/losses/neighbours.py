@@ -129,7 +129,8 @@ def _one_hot(labels: Tensor, distances: Tensor, num_classes: int | None) -> Tens
             f"{tuple(distances.shape)}, got {tuple(labels.shape)}."
         )
     if num_classes is None:
-        num_classes = int(labels.max()) + 1
+        num_classes = max(int(labels.max()) + 1, 1)
+    require_count(num_classes, None, "num_classes", "")
     _require_labels(labels, num_classes, "labels")
     return torch.nn.functional.one_hot(labels.long(), num_classes).to(distances.dtype)
 

@@ -1,21 +1,25 @@
 """Learning to rank: NDCG, average precision, reciprocal rank and recall at k, as metrics and as losses.
 
-Each metric is a sum over the items of a list of   gain_i * phi(r_i),   with r_i the position from the top (1, 2, ...)
-and phi its discount: 1/log2(1 + r) for DCG, 1/r for average precision and reciprocal rank, 1 for recall, and 0 beyond
-the cut-off k. Only phi(r_i) has to be smoothed, and the transport plan already says how: P_ij / a_i is a distribution
-of item i over the positions j, and
+Each is a function of where the items of a list stand, counted from the top, and each is written once, for positions
+that are uncertain: P_ji is the probability that item i stands at position j. The losses take P from the transport plan
+(P_ij / a_i is a distribution over positions), the metrics from the scores themselves; items with equal scores stand
+equally often at each of the positions that they share. What it comes to:
 
-    phi_i = sum_j (P_ij / a_i) phi(j)
+* Discounted sums (NDCG, recall at k): the mean of phi(position) over P, with phi(j) = 1/log2(1 + j) or 1, and 0 beyond
+  the cut-off. Averaging phi, rather than plugging a soft rank into it, keeps the cut-off exact in the limit and its
+  gradient alive on both sides.
+* Average precision: with a relevant item at position j, the precision there is (1 + relevant items above) / (1 + items
+  above). Another item is above with probability P(above j) / P(not at j), since j is taken.
+* Reciprocal rank: going down from the top, the first relevant item is met at position j with probability
+  sum_i P(i at j) / P(i at j or below) over the relevant items, if none was met before.
 
-is the mean of phi under it. At eps -> 0 it is phi(r_i), for tied scores the average of phi over the positions they
-share (as in scikit-learn's ``ndcg_score``). Averaging phi rather than plugging the soft rank into it keeps the cut-off
-exact in the limit and its gradient alive on both sides. Metric and loss are the same code; ``_Soft`` or ``_Hard`` is
-all that differs.
+All stay in [0, 1]. At eps -> 0 they are the usual metrics, and for tied scores the mean over all ways to break the ties
+(for NDCG that is scikit-learn's convention).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Literal, TypeAlias
 
 import torch
@@ -23,15 +27,14 @@ from torch import Tensor
 
 from .._checks import values_readable
 from ..costs import Cost
-from ..kantorovich import kantorovich_rank
-from ..operators import DEFAULT_SOLVER, soft_rank, transport
+from ..operators import DEFAULT_SOLVER, soft_permutation
+from ..problem import wide_dtype
 from ..solvers import Solver
 from ..squash import Squash
 from ._common import (
     Reduction,
     any_entry,
     as_mask,
-    live_count,
     reduce,
     require_choice,
     require_count,
@@ -41,101 +44,86 @@ from ._common import (
 
 Gain: TypeAlias = Literal["linear", "exponential"]
 
+#: (scores (..., n), mask) -> P (..., positions, items), positions from the top; items that do not exist are nowhere.
+_Places: TypeAlias = Callable[[Tensor, Tensor | None], Tensor]
+
 
 # ---- where items stand: softly, or exactly
 
 
-@dataclass(frozen=True)
-class _Soft:
-    eps: float | Tensor
-    cost: Cost
-    squash: Squash
-    solver: Solver
+def _soft(eps: float | Tensor, cost: Cost, squash: Squash, solver: Solver) -> _Places:
+    def places(scores: Tensor, mask: Tensor | None) -> Tensor:
+        return soft_permutation(scores, descending=True, mask=mask, eps=eps, cost=cost, squash=squash, solver=solver)
 
-    def discounts(self, scores: Tensor, phi: Tensor, mask: Tensor | None) -> Tensor:
-        """phi_i (..., n), the mean of ``phi`` (n,) over the positions of item i."""
-        plan = transport(scores, mask=mask, eps=self.eps, cost=self.cost, squash=self.squash, solver=self.solver)
-        # Target j of a row that holds `count` items, counted upwards from 0, is position count - j from the top.
-        count = live_count(scores, mask).long()
-        position = count - torch.arange(scores.shape[-1], device=scores.device)
-        return plan.pull(phi[(position - 1).clamp(min=0)])
-
-    def ranks(self, scores: Tensor, mask: Tensor | None) -> Tensor:
-        return soft_rank(
-            scores,
-            descending=True,
-            mask=mask,
-            eps=self.eps,
-            cost=self.cost,
-            squash=self.squash,
-            solver=self.solver,
-        )
+    return places
 
 
-@dataclass(frozen=True)
-class _Hard:
-    def discounts(self, scores: Tensor, phi: Tensor, mask: Tensor | None) -> Tensor:
-        """phi_i (..., n), averaged over the positions that tied items share."""
-        other, mine = scores.unsqueeze(-2), scores.unsqueeze(-1)
-        there = torch.ones_like(scores, dtype=torch.bool) if mask is None else mask
-        above = ((other > mine) & there.unsqueeze(-2)).sum(-1)
-        tied = ((other == mine) & there.unsqueeze(-2)).sum(-1).clamp(min=1)
-        up_to = torch.nn.functional.pad(phi.cumsum(0), (1, 0))
-        mean = (up_to[(above + tied).clamp(max=len(phi))] - up_to[above]) / tied
-        return torch.where(there, mean, 0.0).to(scores.dtype)
-
-    def ranks(self, scores: Tensor, mask: Tensor | None) -> Tensor:
-        return kantorovich_rank(scores, descending=True, mask=mask)
-
-
-_Positions: TypeAlias = _Soft | _Hard
+def _hard(scores: Tensor, mask: Tensor | None) -> Tensor:
+    there = torch.ones_like(scores, dtype=torch.bool) if mask is None else mask
+    scores = torch.where(there, scores, 0.0)
+    other, mine = scores.unsqueeze(-2), scores.unsqueeze(-1)
+    above = ((other > mine) & there.unsqueeze(-2)).sum(-1).unsqueeze(-2)
+    tied = ((other == mine) & there.unsqueeze(-2)).sum(-1).clamp(min=1).unsqueeze(-2)
+    at = torch.arange(scores.shape[-1], device=scores.device).unsqueeze(-1)
+    P = torch.where((at >= above) & (at < above + tied) & there.unsqueeze(-2), 1.0 / tied, 0.0).to(scores.dtype)
+    return torch.where(scores.isnan().any(-1)[..., None, None], torch.nan, P)
 
 
 # ---- the metrics, one value a list, whatever gives the positions
 
 
-def _ndcg(at: _Positions, scores: Tensor, relevance: Tensor, k: int | None, gain: str, mask: Tensor | None) -> Tensor:
-    relevance, mask = _checked(scores, relevance, k, mask)
+def _ndcg(places: _Places, scores: Tensor, relevance: Tensor, k: int | None, gain: str, mask: Tensor | None) -> Tensor:
     require_choice(gain, ("linear", "exponential"), "gain")
+    relevance, P = _posed(places, scores, relevance, k, mask)
     gains = relevance if gain == "linear" else relevance.exp2() - 1.0
-    phi = _cut(1.0 / (_places(scores) + 1.0).log2(), k)
+    phi = _cut(1.0 / (_positions(P) + 1.0).log2(), k)
     ideal = (gains.sort(dim=-1, descending=True).values * phi).sum(-1)
-    reached = (gains * at.discounts(scores, phi, mask)).sum(-1)
-    return _over(reached, ideal)
+    return _over((gains * (phi @ P)).sum(-1), ideal).to(scores.dtype)
 
 
-def _average_precision(at: _Positions, scores: Tensor, relevance: Tensor, k: int | None, mask: Tensor | None) -> Tensor:
-    """Precision at the position of relevant item i is r+_i / r_i, with r+_i its position among the relevant items."""
-    relevance, mask = _checked(scores, relevance, k, mask)
-    relevant = relevance > 0
-    phi = _cut(1.0 / _places(scores), k)
-    precisions = at.ranks(scores, relevant) * at.discounts(scores, phi, mask)
-    possible = relevant.sum(-1).clamp(max=scores.shape[-1] if k is None else k)
-    return _over(torch.where(relevant, precisions, 0.0).sum(-1), possible)
+def _recall(places: _Places, scores: Tensor, relevance: Tensor, k: int, mask: Tensor | None) -> Tensor:
+    relevance, P = _posed(places, scores, relevance, k, mask)
+    relevant = (relevance > 0).to(P.dtype)
+    found = (relevant * (_cut(torch.ones_like(_positions(P)), k) @ P)).sum(-1)
+    return _over(found, relevant.sum(-1)).to(scores.dtype)
 
 
-def _reciprocal_rank(at: _Positions, scores: Tensor, relevance: Tensor, k: int | None, mask: Tensor | None) -> Tensor:
-    relevance, mask = _checked(scores, relevance, k, mask)
-    phi = _cut(1.0 / _places(scores), k)
-    return torch.where(relevance > 0, at.discounts(scores, phi, mask), 0.0).amax(-1)
+def _average_precision(
+    places: _Places, scores: Tensor, relevance: Tensor, k: int | None, mask: Tensor | None
+) -> Tensor:
+    relevance, P = _posed(places, scores, relevance, k, mask)
+    relevant = (relevance > 0).to(P.dtype)
+    above, below = _elsewhere(P)
+    Q = _quotient(above, above + below)
+    of_relevant = (Q * relevant.unsqueeze(-2)).sum(-1, keepdim=True)
+    # Of the others: without the item itself, which is relevant where this counts.
+    precision = (1.0 + of_relevant - Q) / (1.0 + Q.sum(-1, keepdim=True) - Q)
+    reached = (_cut(torch.ones_like(_positions(P)), k) @ (P * precision) * relevant).sum(-1)
+    possible = relevant.sum(-1).clamp(max=float(P.shape[-1] if k is None else k))
+    return _over(reached, possible).to(scores.dtype)
 
 
-def _recall(at: _Positions, scores: Tensor, relevance: Tensor, k: int, mask: Tensor | None) -> Tensor:
-    relevance, mask = _checked(scores, relevance, k, mask)
-    relevant = relevance > 0
-    phi = _cut(torch.ones_like(_places(scores)), k)
-    found = torch.where(relevant, at.discounts(scores, phi, mask), 0.0).sum(-1)
-    return _over(found, relevant.sum(-1))
+def _reciprocal_rank(places: _Places, scores: Tensor, relevance: Tensor, k: int | None, mask: Tensor | None) -> Tensor:
+    relevance, P = _posed(places, scores, relevance, k, mask)
+    relevant = (relevance > 0).to(P.dtype)
+    _, below = _elsewhere(P)
+    # At a position there is one item at most: the probabilities add up, and their sum is 1 at most.
+    met = (_quotient(P, P + below) * relevant.unsqueeze(-2)).sum(-1).clamp(max=1.0)
+    not_before = torch.nn.functional.pad((1.0 - met).cumprod(-1)[..., :-1], (1, 0), value=1.0)
+    return (not_before * met * _cut(1.0 / _positions(P), k)).sum(-1).to(scores.dtype)
 
 
-def _checked(scores: Tensor, relevance: Tensor, k: int | None, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Relevance in the dtype of the scores, zero where masked, and the mask."""
+def _posed(
+    places: _Places, scores: Tensor, relevance: Tensor, k: int | None, mask: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Relevance, zero where masked, and P; both in full precision."""
     require_rows(scores, "scores")
     relevance = require_same_shape(relevance, scores, "relevance", "scores").detach()
     if k is not None:
         require_count(k, None, "k", "")
     kept = as_mask(mask, scores, "scores")
-    relevance = relevance.to(scores.dtype)
+    wide = wide_dtype(scores.device)
+    relevance = relevance.to(wide)
     if kept is not None:
         relevance = torch.where(kept, relevance, 0.0)
     if values_readable(relevance) and not (relevance >= 0).all():
@@ -143,12 +131,25 @@ def _checked(scores: Tensor, relevance: Tensor, k: int | None, mask: Tensor | No
             f"relevance must be non-negative (0 is irrelevant), but its smallest entry is {relevance.min().item():g}; "
             "shift the grades, or leave items out with mask=."
         )
-    return relevance, kept
+    P = places(scores.to(wide), kept)
+    return relevance, P if kept is None else torch.where(kept.unsqueeze(-2), P, 0.0)
 
 
-def _places(scores: Tensor) -> Tensor:
-    """The positions 1, ..., n."""
-    return torch.arange(1, scores.shape[-1] + 1, dtype=scores.dtype, device=scores.device)
+def _positions(P: Tensor) -> Tensor:
+    """1, ..., n."""
+    return torch.arange(1, P.shape[-1] + 1, dtype=P.dtype, device=P.device)
+
+
+def _elsewhere(P: Tensor) -> tuple[Tensor, Tensor]:
+    """The probabilities that an item stands above, and below, each position: sums of small numbers, not differences."""
+    down = P[..., :-1, :].cumsum(-2)
+    up = P[..., 1:, :].flip(-2).cumsum(-2).flip(-2)
+    return torch.nn.functional.pad(down, (0, 0, 1, 0)), torch.nn.functional.pad(up, (0, 0, 0, 1))
+
+
+def _quotient(part: Tensor, whole: Tensor) -> Tensor:
+    """part / whole; 0 where there is nothing."""
+    return part / torch.where(whole > 0, whole, 1.0)
 
 
 def _cut(phi: Tensor, k: int | None) -> Tensor:
@@ -195,7 +196,7 @@ def ndcg(
     >>> ndcg(scores, relevance)
     tensor(0.6934)
     """
-    values = _ndcg(_Hard(), scores, relevance, k, gain, mask)
+    values = _ndcg(_hard, scores, relevance, k, gain, mask)
     return reduce(values, reduction, weights, any_entry(as_mask(mask, scores, "scores")))
 
 
@@ -231,7 +232,7 @@ def ndcg_loss(
     >>> ndcg_loss(scores, relevance, eps=1e-4)
     tensor(0.3066)
     """
-    values = _ndcg(_Soft(eps, cost, squash, solver), scores, relevance, k, gain, mask)
+    values = _ndcg(_soft(eps, cost, squash, solver), scores, relevance, k, gain, mask)
     return _one_minus(values, mask, scores, weights, reduction)
 
 
@@ -259,7 +260,7 @@ def average_precision(
     >>> average_precision(scores, relevance)
     tensor(0.5833)
     """
-    values = _average_precision(_Hard(), scores, relevance, k, mask)
+    values = _average_precision(_hard, scores, relevance, k, mask)
     return reduce(values, reduction, weights, any_entry(as_mask(mask, scores, "scores")))
 
 
@@ -293,7 +294,7 @@ def average_precision_loss(
     >>> average_precision_loss(scores, relevance, eps=1e-4)
     tensor(0.4167)
     """
-    values = _average_precision(_Soft(eps, cost, squash, solver), scores, relevance, k, mask)
+    values = _average_precision(_soft(eps, cost, squash, solver), scores, relevance, k, mask)
     return _one_minus(values, mask, scores, weights, reduction)
 
 
@@ -321,7 +322,7 @@ def reciprocal_rank(
     >>> reciprocal_rank(scores, relevance)
     tensor(0.5000)
     """
-    values = _reciprocal_rank(_Hard(), scores, relevance, k, mask)
+    values = _reciprocal_rank(_hard, scores, relevance, k, mask)
     return reduce(values, reduction, weights, any_entry(as_mask(mask, scores, "scores")))
 
 
@@ -355,7 +356,7 @@ def reciprocal_rank_loss(
     >>> reciprocal_rank_loss(scores, relevance, eps=1e-4)
     tensor(0.5000)
     """
-    values = _reciprocal_rank(_Soft(eps, cost, squash, solver), scores, relevance, k, mask)
+    values = _reciprocal_rank(_soft(eps, cost, squash, solver), scores, relevance, k, mask)
     return _one_minus(values, mask, scores, weights, reduction)
 
 
@@ -383,7 +384,7 @@ def recall_at_k(
     >>> recall_at_k(scores, relevance, 2)
     tensor(0.5000)
     """
-    values = _recall(_Hard(), scores, relevance, k, mask)
+    values = _recall(_hard, scores, relevance, k, mask)
     return reduce(values, reduction, weights, any_entry(as_mask(mask, scores, "scores")))
 
 
@@ -417,5 +418,5 @@ def recall_at_k_loss(
     >>> recall_at_k_loss(scores, relevance, 2, eps=1e-4)
     tensor(0.5000)
     """
-    values = _recall(_Soft(eps, cost, squash, solver), scores, relevance, k, mask)
+    values = _recall(_soft(eps, cost, squash, solver), scores, relevance, k, mask)
     return _one_minus(values, mask, scores, weights, reduction)

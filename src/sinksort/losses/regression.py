@@ -16,11 +16,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .._checks import require_non_negative
 from ..costs import Cost
 from ..operators import DEFAULT_SOLVER, soft_quantile
+from ..problem import like_rows
 from ..solvers import Solver
 from ..squash import Squash
-from ._common import Reduction, any_entry, as_mask, reduce, require_count, require_rows
+from ._common import Reduction, any_entry, as_mask, reduce, require_choice, require_count, require_rows
 
 
 def least_quantile_loss(
@@ -106,7 +108,7 @@ def trimmed_loss(
     tensor(2.5000)
     """
     require_rows(losses, "losses")
-    if not 0 <= low < high <= 1:
+    if not all(isinstance(level, (int, float)) for level in (low, high)) or not 0 <= low < high <= 1:
         raise ValueError(
             f"low and high must satisfy 0 <= low < high <= 1, got low = {low}, high = {high}; "
             "they are levels: low=0, high=0.9 leaves out the largest tenth."
@@ -160,7 +162,11 @@ def median_of_means(
     kept = as_mask(mask, losses, "losses")
     live = torch.ones_like(losses, dtype=torch.bool) if kept is None else kept
     block = ((live.cumsum(-1) - 1).clamp(min=0) * blocks) // live.sum(-1, keepdim=True).clamp(min=1)
-    share = torch.where(live, torch.ones_like(losses) if weights is None else weights.to(losses.dtype), 0.0)
+    share = live.to(losses.dtype)
+    if weights is not None:
+        entries = like_rows(weights, losses, -1, "weights").to(losses.dtype)
+        require_non_negative(entries, "weights")
+        share = torch.where(live, entries, 0.0)
     values = torch.where(live, losses, 0.0)
     empty = losses.new_zeros(*losses.shape[:-1], blocks)
     mass = empty.scatter_add(-1, block, share)
@@ -174,7 +180,9 @@ def median_of_means(
 
 def _resolved(squash: Squash, x: Tensor, kept: Tensor | None) -> Squash:
     """``"robust"`` as a map that knows the median and the spread of each row; anything else as it is."""
-    if not isinstance(squash, str) or squash != "robust":
+    if squash != "robust":
+        if isinstance(squash, str):
+            require_choice(squash, ("robust", "sigmoid", "arctan"), "squash (unless it is None or a callable)")
         return squash
     centre = _median(x, kept)
     off = (x - centre).abs()
