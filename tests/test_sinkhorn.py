@@ -159,8 +159,9 @@ def saved_bytes(solver: Newton | Sinkhorn) -> int:
 @pytest.mark.filterwarnings("ignore:sinksort:RuntimeWarning")
 def test_memory_does_not_grow_with_iterations() -> None:
     few, many = Sinkhorn(tolerance=1e-15, max_iterations=5), Sinkhorn(tolerance=1e-15, max_iterations=200)
-    assert saved_bytes(many) == saved_bytes(few)
-    assert saved_bytes(Newton(tolerance=1e-15, max_iterations=6)) == saved_bytes(Newton(tolerance=1e-2))
+    matrix = 8 * 20 * 20
+    assert abs(saved_bytes(many) - saved_bytes(few)) < matrix
+    assert abs(saved_bytes(Newton(tolerance=1e-15, max_iterations=6)) - saved_bytes(Newton(tolerance=1e-2))) < matrix
     # The measure can tell: unrolling keeps every iteration.
     unrolled = [dataclasses.replace(s, gradient="unrolled") for s in (few, many)]
     assert saved_bytes(unrolled[1]) > 10 * saved_bytes(unrolled[0])
