@@ -129,6 +129,31 @@ CASES = {
         ValueError,
         "blocks must be between 1 and 6, the number of losses in a row, got 7.",
     ),
+    "weights of another shape in blocks": (
+        lambda: losses.median_of_means(ROW, 3, weights=torch.ones(5)),
+        ValueError,
+        "weights must match x along dim=-1: expected shape (6,)",
+    ),
+    "negative weights in blocks": (
+        lambda: losses.median_of_means(ROW, 3, weights=-torch.ones(6)),
+        ValueError,
+        "weights must be non-negative, but its smallest entry is -1",
+    ),
+    "unknown squash": (
+        lambda: losses.trimmed_loss(ROW, squash="tanh"),
+        ValueError,
+        "squash (unless it is None or a callable) must be one of 'robust', 'sigmoid', 'arctan', got 'tanh'.",
+    ),
+    "levels that are no numbers": (
+        lambda: losses.trimmed_loss(ROW, "a", 1.0),
+        ValueError,
+        "low and high must satisfy 0 <= low < high <= 1, got low = a, high = 1.0",
+    ),
+    "ranks as a list": (
+        lambda: losses.permutation_cross_entropy(ROW, [1, 2, 3, 4, 5, 6]),
+        TypeError,
+        "ranks must be a torch.Tensor, got list; wrap it with torch.as_tensor(ranks).",
+    ),
     "ranks from 0": (
         lambda: losses.permutation_cross_entropy(X, torch.tensor([[0, 1, 2], [0, 1, 2]])),
         ValueError,
@@ -171,6 +196,11 @@ CASES = {
         ValueError,
         "true_labels must be in [0, 1] for 2 classes, got 0 to 2",
     ),
+    "no classes to vote for": (
+        lambda: losses.soft_knn_vote(X, torch.tensor([0, 1, 1]), 1, num_classes=0),
+        ValueError,
+        "num_classes must be at least 1, got 0.",
+    ),
     "unknown objective": (
         lambda: losses.knn_loss(X, torch.tensor([0, 1, 1]), torch.tensor([0, 1]), 1, objective="log"),
         ValueError,
@@ -180,6 +210,16 @@ CASES = {
         lambda: losses.soft_conformal_quantile(torch.rand(8), 0.1),
         ValueError,
         "scores must hold at least 1/alpha - 1 calibration scores a row, got 8 for alpha = 0.1",
+    ),
+    "too few calibration scores for sets": (
+        lambda: losses.conformal_size_loss(torch.rand(8), X, 0.1),
+        ValueError,
+        "calibration must hold at least 1/alpha - 1 calibration scores a row, got 8 for alpha = 0.1",
+    ),
+    "calibration as a list": (
+        lambda: losses.conformal_size_loss([0.1, 0.2], X),
+        TypeError,
+        "calibration must be a torch.Tensor, got list",
     ),
     "alpha in percent": (
         lambda: losses.conformal_quantile(ROW, 10),

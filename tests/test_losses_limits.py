@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -235,6 +237,92 @@ def test_precision_recall_and_reciprocal_rank_are_torchmetrics(k):
         recall = [tmr.retrieval_recall(s, r, top_k=k).item() for s, r in rows]
         close(losses.recall_at_k(scores, relevance, k, reduction="none"), recall)
         close(1 - losses.recall_at_k_loss(scores, relevance, k, eps=SHARP, reduction="none"), recall)
+
+
+def mean_over_tie_breaks(metric, scores, relevance):
+    """A metric of torchmetrics, averaged over every order that agrees with the scores."""
+    values = []
+    for order in itertools.permutations(range(len(scores))):
+        ordered = scores[list(order)]
+        if (ordered.diff() <= 0).all():
+            distinct = torch.empty(len(scores))
+            distinct[list(order)] = torch.arange(len(scores), 0, -1.0)
+            values.append(metric(distinct, relevance.bool()).item())
+    return np.mean(values)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_tied_scores_count_as_the_mean_over_all_ways_to_break_the_ties(seed):
+    rng = np.random.default_rng(seed)
+    scores, relevance = torch.tensor(rng.integers(0, 3, 6).astype(float)), torch.tensor(rng.integers(0, 2, 6))
+    relevance[2] = 1
+    for ours, soft, theirs in (
+        (losses.average_precision, losses.average_precision_loss, tmr.retrieval_average_precision),
+        (losses.reciprocal_rank, losses.reciprocal_rank_loss, tmr.retrieval_reciprocal_rank),
+    ):
+        expected = mean_over_tie_breaks(theirs, scores, relevance)
+        close(ours(scores, relevance), expected)
+        close(1 - soft(scores, relevance, eps=SHARP), expected)
+    expected = mean_over_tie_breaks(lambda s, r: tmr.retrieval_recall(s, r, top_k=2), scores, relevance)
+    close(losses.recall_at_k(scores, relevance, 2), expected)
+    close(1 - losses.recall_at_k_loss(scores, relevance, 2, eps=SHARP), expected)
+
+
+@pytest.mark.parametrize("n", [10, 150])
+def test_soft_ranking_metrics_are_bounded_and_near_the_hard_ones_at_the_default_eps(n):
+    rng = np.random.default_rng(n)
+    scores = torch.tensor(rng.normal(size=(20, n)))
+    relevance = torch.tensor(rng.random((20, n)) < 0.3)
+    relevance[:, 0] = True
+    for hard, soft in (
+        (losses.ndcg, losses.ndcg_loss),
+        (losses.average_precision, losses.average_precision_loss),
+        (losses.reciprocal_rank, losses.reciprocal_rank_loss),
+    ):
+        rows = soft(scores, relevance, reduction="none")
+        blurred = soft(scores, relevance, eps=1.0, reduction="none")
+        assert all(((t >= 0) & (t <= 1)).all() for t in (rows, blurred))
+        if n == 10 or hard is not losses.reciprocal_rank:  # which lives at the top, where a long row is blurred
+            assert abs(1 - rows.mean() - hard(scores, relevance)) < 0.03
+    best = scores + 10.0 * relevance
+    assert losses.average_precision_loss(best, relevance) < 0.01
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("n", [100, 1500])
+def test_long_rows_in_half_precision(n, dtype):
+    """Squares of ranks do not fit in float16."""
+    rng = np.random.default_rng(n)
+    x = torch.tensor(rng.normal(size=n)).to(dtype)
+    y = x + torch.tensor(rng.normal(size=n)).to(dtype)
+    within = 2 * torch.finfo(dtype).eps
+    rho = stats.spearmanr(x.double(), y.double()).statistic
+    assert losses.spearman(x, y).item() == pytest.approx(rho, abs=within)
+    assert losses.spearman_loss(x, y, eps=1e-4).item() == pytest.approx(1 - rho, abs=within + 1e-3)
+    precision = skm.average_precision_score((y > 1).numpy(), x.double() + 1e-9 * torch.arange(n))
+    assert losses.average_precision(x, y > 1).item() == pytest.approx(precision, abs=within + 0.02)  # ties
+
+
+def test_integer_targets_are_not_rounded_to_ties():
+    targets = torch.tensor([16777216, 16777217, 3, 2, 1])
+    predictions = torch.tensor([4.0, 5.0, 3.0, 2.0, 1.0])
+    assert losses.spearman(predictions, targets) == losses.kendall(predictions, targets) == 1
+
+
+def test_metrics_of_nan_are_nan_and_not_success():
+    scores, relevance = torch.tensor([[float("nan"), 1.0, 2.0], [0.0, 1.0, 2.0]]), torch.tensor([[0, 1, 0], [0, 0, 1]])
+    rows = [
+        losses.topk_error(scores, torch.tensor([0, 2]), reduction="none"),
+        losses.ndcg(scores, relevance, reduction="none"),
+        losses.average_precision(scores, relevance, reduction="none"),
+        losses.reciprocal_rank(scores, relevance, reduction="none"),
+        losses.recall_at_k(scores, relevance, 1, reduction="none"),
+        losses.spearman(scores, relevance, reduction="none"),
+        losses.kendall(scores, relevance, reduction="none"),
+    ]
+    for row in rows:
+        assert row[0].isnan()
+        assert row[1].isfinite()
 
 
 # ---- permutation, fairness, neighbours, conformal

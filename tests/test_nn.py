@@ -93,6 +93,20 @@ def test_module_is_its_function(name):
 
 
 @every
+def test_any_batch_shape_and_none(name):
+    positional, options, given, weights = PAIRS[name]
+    loss = getattr(snn, name)(*positional, **options, reduction="none")
+    rows = loss(*given, weights=weights, mask=MASK)
+
+    def batched(t):
+        return t.reshape(2, 2, *t.shape[1:])
+
+    square = loss(*map(batched, given), weights=batched(weights), mask=batched(MASK))
+    torch.testing.assert_close(square, batched(rows))
+    torch.testing.assert_close(loss(*(t[1] for t in given), weights=weights[1], mask=MASK[1]), rows[1])
+
+
+@every
 def test_module_has_the_options_of_its_function_with_the_same_defaults(name):
     module = inspect.signature(getattr(snn, name)).parameters
     function = inspect.signature(FUNCTIONS[name]).parameters
