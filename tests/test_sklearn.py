@@ -279,13 +279,19 @@ def test_an_unfinished_fit_is_reported():
     [
         (
             LeastQuantileRegressor(tau=0.0),
-            r"tau must be in \(0, 1\], got 0\.0; it is the share of the data to be fitted",
+            r"tau must be a number > 0 and <= 1, got 0\.0; it is the share of the data to be fitted",
         ),
-        (LeastQuantileRegressor(width=2.0), r"width must be None or in \(0, 1\], got 2\.0\."),
+        (LeastQuantileRegressor(tau="half"), r"LeastQuantileRegressor: tau must be a number > 0 and <= 1, got 'half'"),
+        (LeastQuantileRegressor(width=2.0), r"width must be a number > 0 and <= 1, got 2\.0; None for one residual"),
+        (
+            LeastQuantileRegressor(device="gpu"),
+            r"device must be 'auto' or a torch device that .*, got 'gpu'; 'cpu' alw",
+        ),
+        (LeastQuantileRegressor(verbose="yes"), r"verbose must be True, False or an integer >= 0, got 'yes'\."),
         (LeastQuantileRegressor(n_starts=-1), r"n_starts must be an integer >= 0, got -1\."),
         (
             LeastTrimmedRegressor(trim=1.0),
-            r"trim must be in \[0, 1\), got 1\.0; it is the share of the data to leave out",
+            r"trim must be a number >= 0 and < 1, got 1\.0; it is the share of the data to leave out",
         ),
         (
             LeastTrimmedRegressor(eps=0),
@@ -313,6 +319,41 @@ def test_errors_of_data():
         SoftTopKClassifier().fit([[0.0], [1.0]], [1, 1])
     with pytest.raises(NotFittedError):
         LeastQuantileRegressor().predict([[0.0]])
+
+
+@pytest.mark.parametrize("estimator", REGRESSORS)
+@pytest.mark.parametrize("factor", [1e-150, 1e150, 1e200])
+def test_very_small_and_very_large_data(estimator, factor):
+    X, y, beta = contaminated("shifted", 0, n=60)
+    for coefficients in (
+        estimator(max_iter=3, random_state=0).fit(X, y * factor).coef_ / factor,
+        estimator(max_iter=3, random_state=0).fit(X * factor, y).coef_ * factor,
+    ):
+        assert np.linalg.norm(coefficients - beta) < 0.3
+
+
+@pytest.mark.parametrize("estimator", REGRESSORS)
+def test_degenerate_data(estimator):
+    random = np.random.RandomState(0)
+    X, y = random.normal(size=(40, 3)), random.normal(size=40)
+    model = estimator(max_iter=3, random_state=0)
+    assert_allclose(model.fit(X, np.full(40, 7.0)).predict(X), 7.0)
+    assert_allclose(model.fit(X[:2], y[:2]).predict(X[:2]), y[:2], atol=1e-9)  # fewer rows than coefficients
+    constant = model.fit(np.ones((40, 2)), y).predict(np.ones((1, 2)))
+    assert y.min() < constant < y.max()
+    single = model.fit(X.astype(np.float32), y.astype(np.float32)).predict(X.astype(np.float32))
+    assert_allclose(single, model.fit(X, y).predict(X), atol=1e-4)
+    stopped = clone(model).set_params(early_stopping=True).fit(X[:3], y[:3])
+    assert np.isfinite(stopped.coef_).all()
+
+
+@pytest.mark.parametrize(
+    "labels", [np.repeat([0, 1, 2, 3], 3), np.r_[np.zeros(11, int), 1]], ids=["more classes than held out", "rare"]
+)
+def test_early_stopping_with_few_rows_of_a_class(labels):
+    X = np.random.RandomState(0).normal(size=(12, 2))
+    model = SoftTopKClassifier(max_iter=3, early_stopping=True, random_state=0).fit(X, labels)
+    assert_array_equal(model.classes_, np.unique(labels))
 
 
 def test_without_scikit_learn_the_error_names_the_extra():

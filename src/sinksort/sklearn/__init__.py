@@ -2,7 +2,7 @@
 
 ``LeastQuantileRegressor`` and ``LeastTrimmedRegressor`` fit what most of the data says, whatever the rest says;
 ``SoftTopKClassifier`` minimises the top-k error. They work in pipelines, grid search, cloning and pickling; fitting
-runs in torch (on a GPU when there is one), predictions are plain NumPy.
+runs in torch (on a GPU when there is one), predictions are plain NumPy. There is no ``sample_weight``: repeat rows.
 """
 
 try:

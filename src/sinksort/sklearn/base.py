@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable
 from numbers import Integral, Real
 from typing import Any, Literal
@@ -48,26 +49,34 @@ class SoftEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
 
     def _check_options(self) -> None:
         name = type(self).__name__
-        for option, low, open_low, high, fix in (
-            ("eps", 0.0, True, math.inf, "1e-2 is a good start."),
-            ("learning_rate", 0.0, True, math.inf, "1e-2 is a good start."),
-            ("alpha", 0.0, False, math.inf, "0 for no penalty."),
-            ("tol", 0.0, False, math.inf, "1e-4 is usual."),
-            ("validation_fraction", 0.0, True, 1.0, "0.1 holds out a tenth."),
+        for option, least, most, fix in (
+            ("eps", "> 0", "", "1e-2 is a good start."),
+            ("learning_rate", "> 0", "", "1e-2 is a good start."),
+            ("alpha", ">= 0", "", "0 for no penalty."),
+            ("tol", ">= 0", "", "1e-4 is usual."),
+            ("validation_fraction", "> 0", "< 1", "0.1 holds out a tenth."),
         ):
-            value = getattr(self, option)
-            number = math.nan if isinstance(value, bool) or not isinstance(value, Real) else float(value)
-            if not ((low < number if open_low else low <= number) and number < high):
-                raise ValueError(
-                    f"{name}: {option} must be a number {'>' if open_low else '>='} {low:g}"
-                    f"{'' if high == math.inf else f' and < {high:g}'}, got {value!r}; {fix}"
-                )
+            self._require_number(option, least, most, fix)
         for option in ("max_iter", "n_iter_no_change"):
             require_count(getattr(self, option), f"{name}: {option}", 1)
         if self.batch_size != "auto":
             require_count(self.batch_size, f"{name}: batch_size", 2, "'auto' or ")
         for size in self._hidden():
             require_count(size, f"{name}: every entry of hidden_layer_sizes", 1)
+        if not isinstance(self.verbose, bool):
+            require_count(self.verbose, f"{name}: verbose", 0, "True, False or ")
+
+    def _require_number(self, option: str, least: str, most: str, fix: str) -> None:
+        """The option is a finite number within bounds written as "> 0", ">= 0", "< 1", "<= 1" or ""."""
+        value = getattr(self, option)
+        bounds = [bound for bound in (least, most) if bound]
+        compare = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
+        number = math.nan if isinstance(value, bool) or not isinstance(value, Real) else float(value)
+        parts = [bound.split() for bound in bounds]
+        if not (math.isfinite(number) and all(compare[sign](number, float(limit)) for sign, limit in parts)):
+            raise ValueError(
+                f"{type(self).__name__}: {option} must be a number {' and '.join(bounds)}, got {value!r}; {fix}"
+            )
 
     def _hidden(self) -> tuple[int, ...]:
         sizes = self.hidden_layer_sizes
@@ -76,7 +85,15 @@ class SoftEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
     def _device(self) -> torch.device:
         if self.device == "auto":
             return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        return torch.device(self.device)
+        try:
+            device = torch.device(self.device)
+            torch.empty(0, device=device)
+        except (RuntimeError, AssertionError, TypeError) as error:  # torch built without CUDA asserts
+            raise ValueError(
+                f"{type(self).__name__}: device must be 'auto' or a torch device that this machine has, got "
+                f"{self.device!r}; 'cpu' always works."
+            ) from error
+        return device
 
     def _continues(self, sizes: list[int]) -> bool:
         """Whether a warm start finds layers that fit the data."""

@@ -122,6 +122,9 @@ class SoftTopKClassifier(ClassifierMixin, SoftEstimator):  # type: ignore[misc] 
             layers = self._unfolded(units)
         else:
             layers = random_layers(sizes, random) if self._hidden() else self._nearest_median(X_std, labels)
+        # Every class in both parts, where there are enough of each.
+        held_out = int(np.ceil(float(self.validation_fraction) * len(labels)))
+        enough = np.bincount(labels).min() >= 2 and n_classes <= min(held_out, len(labels) - held_out)
         self._train(
             layers,
             X_std,
@@ -131,7 +134,7 @@ class SoftTopKClassifier(ClassifierMixin, SoftEstimator):  # type: ignore[misc] 
             lambda outputs, targets: float(self._loss(outputs, targets, float(self.eps))),
             bool(self._hidden()) and not same,
             random,
-            stratify=labels if self.early_stopping and np.bincount(labels).min() >= 2 else None,
+            stratify=labels if enough else None,
         )
         return self
 

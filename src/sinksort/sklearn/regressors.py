@@ -163,13 +163,11 @@ class LeastQuantileRegressor(_RobustRegressor):
 
     def _check_options(self) -> None:
         super()._check_options()
-        if not 0 < self.tau <= 1:
-            raise ValueError(
-                f"LeastQuantileRegressor: tau must be in (0, 1], got {self.tau!r}; it is the share of the data to be "
-                "fitted, 0.5 for the least median of the residuals."
-            )
-        if self.width is not None and not 0 < self.width <= 1:
-            raise ValueError(f"LeastQuantileRegressor: width must be None or in (0, 1], got {self.width!r}.")
+        self._require_number(
+            "tau", "> 0", "<= 1", "it is the share of the data to be fitted, 0.5 for the least median of the residuals."
+        )
+        if self.width is not None:
+            self._require_number("width", "> 0", "<= 1", "None for one residual of a batch.")
 
     def _share(self) -> float:
         return self.tau
@@ -255,11 +253,7 @@ class LeastTrimmedRegressor(_RobustRegressor):
 
     def _check_options(self) -> None:
         super()._check_options()
-        if not 0 <= self.trim < 1:
-            raise ValueError(
-                f"LeastTrimmedRegressor: trim must be in [0, 1), got {self.trim!r}; "
-                "it is the share of the data to leave out."
-            )
+        self._require_number("trim", ">= 0", "< 1", "it is the share of the data to leave out.")
 
     def _share(self) -> float:
         return 1.0 - self.trim

@@ -24,7 +24,8 @@ def robust_units(values: Array) -> Units:
     """Median and 1.4826 MAD of each column; where half of a column is one value, its standard deviation; or else 1."""
     centre = np.median(values, axis=0)
     scale = 1.4826 * np.median(np.abs(values - centre), axis=0)
-    spread = values.std(axis=0)
+    largest = np.maximum(np.abs(values).max(axis=0), np.finfo(float).tiny)
+    spread = (values / largest).std(axis=0) * largest  # squares of large values would overflow
     usable = scale > 1e-9 * np.maximum(spread, np.abs(centre))
     scale = np.where(usable, scale, spread)
     negligible = scale <= 1e-12 * np.maximum(np.abs(centre), np.finfo(float).tiny)
