@@ -36,7 +36,9 @@ def suggest_eps(n: int, spread: float = 1.0) -> float:
     For values that are roughly normal, the default squash and the squared cost. ``rank_spread`` measures any
     others.
 
-    Measured on standard normal rows, wanted spread against mean measured spread: {SPREAD}
+    Measured on standard normal rows, wanted and mean measured spread: n = 20: 1 and 1.12, 2 and 2.05, 4 and 3.6; n =
+    100: 1 and 1.17, 5 and 5.1, 10 and 9.8, 20 and 17.8; n = 500: 25 and 25.2, 50 and 48.8, 100 and 89. Of uniform
+    values the same within 8%; of values with heavy tails (Student's t with 2 degrees of freedom) 12% to 33% more.
 
     >>> from sinksort.schedules import suggest_eps
     >>> round(suggest_eps(100, spread=5.0), 5)
