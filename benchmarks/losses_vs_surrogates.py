@@ -95,7 +95,7 @@ def machine() -> dict[str, str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--seeds", type=int, default=8, help="trainings of each objective (default: %(default)s)")
+    parser.add_argument("--seeds", type=int, default=20, help="trainings of each objective (default: %(default)s)")
     seeds = parser.parse_args().seeds
     torch.set_num_threads(1)
     numbers = measure(seeds)

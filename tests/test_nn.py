@@ -107,6 +107,17 @@ def test_any_batch_shape_and_none(name):
 
 
 @every
+def test_vmap_gives_what_a_batch_gives(name):
+    positional, options, given, _ = PAIRS[name]
+    loss = getattr(snn, name)(*positional, **options, reduction="sum")
+    rows = getattr(snn, name)(*positional, **options, reduction="none")(*given).reshape(4, -1).sum(-1)
+    torch.testing.assert_close(torch.func.vmap(loss)(*given), rows)
+    x = given[0].clone().requires_grad_()
+    (expected,) = torch.autograd.grad(loss(x, *given[1:]), x)
+    torch.testing.assert_close(torch.func.vmap(torch.func.grad(loss))(*given), expected)
+
+
+@every
 def test_module_has_the_options_of_its_function_with_the_same_defaults(name):
     module = inspect.signature(getattr(snn, name)).parameters
     function = inspect.signature(FUNCTIONS[name]).parameters

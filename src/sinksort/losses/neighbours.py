@@ -132,7 +132,8 @@ def _one_hot(labels: Tensor, distances: Tensor, num_classes: int | None) -> Tens
         num_classes = max(int(labels.max()) + 1, 1)
     require_count(num_classes, None, "num_classes", "")
     _require_labels(labels, num_classes, "labels")
-    return torch.nn.functional.one_hot(labels.long(), num_classes).to(distances.dtype)
+    classes = torch.arange(num_classes, device=distances.device)
+    return (labels.unsqueeze(-1) == classes).to(distances.dtype)
 
 
 def _require_labels(labels: Tensor, num_classes: int, name: str) -> None:
