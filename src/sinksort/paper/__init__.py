@@ -1,13 +1,13 @@
-"""The paper's figures, drawn with the library: ``python -m sinksort.paper demo``.
+"""The paper's figures and tables, made with the library: the command ``sinksort``, or ``python -m sinksort.paper``.
 
 Reproductions import the library, never the reverse; what they need on top of it is the extra ``sinksort[paper]``.
 """
 
 from importlib.util import find_spec
 
-for _needed in ("matplotlib", "rich"):
+for _needed in ("matplotlib", "rich", "typer"):
     if find_spec(_needed) is None:
         raise ModuleNotFoundError(
-            f"sinksort.paper draws with matplotlib and prints with rich, and {_needed} is not installed; "
+            f"sinksort.paper needs matplotlib, rich and typer, and {_needed} is not installed; "
             "run: pip install 'sinksort[paper]'"
         )

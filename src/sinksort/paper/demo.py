@@ -1,58 +1,78 @@
-"""The demo: draws the three figures, and puts soft answers beside hard ones and beside an independent solver's."""
+"""The demo: the paper in small. Figures, soft answers beside hard ones and an independent solver's, trainings, a report.
+
+Only data that comes inside scikit-learn is used.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from torch import Tensor
 
 from .. import Plan, kantorovich_rank, kantorovich_sort, transport
-from . import figure1, figure2, figure3
-from .style import save
+from . import figure2, figure3, report
+from .experiments import Watcher, reproduce
+from .figures import draw_all
+from .small import SmallClassifier, SmallRegression, SmallSort
+from .training import Trained
 from .truth import Array, dense_plan
 
-FIGURES: dict[str, tuple[str, Callable[[], Figure]]] = {
-    "figure1-transport": ("Figure 1, sorting as transport in three forms", figure1.draw),
-    "figure2-entropy": ("Figure 2, ranks and sorted values as eps grows", figure2.draw),
-    "figure3-quantile": ("Figure 3, the 30% quantile of 20 values", figure3.draw),
+#: Each training in small, under the name of the experiment that it stands for.
+TRAININGS: dict[str, tuple[str, Any]] = {
+    "quantile-regression": ("Least-quantile regression on diabetes", SmallRegression()),
+    "mnist-sort": ("Sorting 2-digit numbers from images", SmallSort()),
+    "cifar10": ("The 0/1 loss on digits", SmallClassifier()),
 }
 
 
 def run(out: Path, console: Console) -> list[Path]:
-    """Draw everything into ``out`` and print the tables; the files written."""
+    """Draw, train and report into ``out``, and print the tables; the files written."""
     began = time.perf_counter()
     console.print("[bold]sinksort[/bold]: ranks, sorts and quantiles as transport plans\n")
-    written = _draw(out, console)
+    written = draw_all(out / "figures", console)
     for table in (soft_against_hard(), checks()):
         console.print()
         console.print(table)
-    console.print(f"\nWrote {len(written)} files in {time.perf_counter() - began:.0f} s:")
-    for path in written:
+    console.print()
+    train(out / "runs", console)
+    written += report.build(out / "runs", out / "report")
+    console.print(f"\nWrote {len(written)} files in {time.perf_counter() - began:.0f} s. Start with these:")
+    for path in (out / "report" / "report.html", out / "figures" / "figure1-transport.png"):
         console.print(f"  {path}", highlight=False, soft_wrap=True)
     console.print(
-        "\nStart with figure1: values below, targets above, arrows as wide as the mass they move. "
-        "Then take the ten-line example of the README into your own code."
+        "\nThe report has every figure, and the three trainings in small; figure1 shows values below, targets above, "
+        "and arrows as wide as the mass they move. Then take the ten-line example of the README into your own code, or "
+        "run the paper's experiments in full: sinksort list."
     )
     return written
 
 
-def _draw(out: Path, console: Console) -> list[Path]:
-    written: list[Path] = []
+def train(out: Path, console: Console) -> None:
+    """The three trainings in small, anew each time, side by side with what they are compared to."""
     columns = (SpinnerColumn(finished_text="[green]✓"), TextColumn("{task.description}"), BarColumn(bar_width=20))
-    with Progress(*columns, console=console) as progress:
-        tasks = {name: progress.add_task(title, total=1) for name, (title, _) in FIGURES.items()}
-        for name, (_, draw) in FIGURES.items():
-            written += save(draw(), out, name)
-            progress.advance(tasks[name])
-    return written
+    with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
+        for name, (title, knobs) in TRAININGS.items():
+            methods = [(case, method) for case in knobs.cases() for method in knobs.methods(case)]
+            watch = _advance(progress, progress.add_task(title, total=len(methods) * knobs.epochs))
+            reproduce(name, knobs, data=out, out=out, device=torch.device("cpu"), fresh=True, watch=watch)
+
+
+def _advance(progress: Progress, task: TaskID) -> Watcher:
+    """A bar that counts the epochs of all methods."""
+    done: dict[tuple[str, str], int] = {}
+
+    def watch(case: str, method: str, trained: Trained | None, _epochs: int) -> None:
+        done[case, method] = trained.epochs if trained is not None else 0
+        progress.update(task, completed=sum(done.values()))
+
+    return watch
 
 
 def soft_against_hard() -> Table:
@@ -109,4 +129,4 @@ def _truth(plan: Plan) -> Array:
     """The plan of the same problem by ``dense_plan``, rows in the order of x."""
     p = plan.problem
     P = dense_plan(p.cost.numpy(), p.a.numpy(), p.b.numpy(), p.eps.item())
-    return P.take(p.inverse.numpy(), axis=0)
+    return P if p.inverse is None else P.take(p.inverse.numpy(), axis=0)

@@ -1,0 +1,112 @@
+"""The experiments by name, and how one is run: unit by unit, skipping what is finished, resuming what was killed."""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from .cifar import Cifar, Cifar100
+from .machine import machine
+from .mnist_sort import MnistSort
+from .quantile_regression import QuantileRegression
+from .store import Store, as_json, write_atomic
+from .training import Task, Trained, train
+
+
+class Knobs(Protocol):
+    """Every setting of an experiment, as a frozen dataclass."""
+
+    runs: int
+    epochs: int
+    learning_rate: float
+    measure_every: int
+
+    def cases(self) -> list[str]:
+        """What the experiment is run on, one name a row of its table."""
+
+    def methods(self, case: str) -> tuple[str, ...]:
+        """What is compared in that row."""
+
+    def task(self, case: str, method: str, seeds: Sequence[int], data: Path, device: torch.device) -> Task:
+        """Model, data and loss of the runs with these seeds."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A table or figure of the paper that comes from training."""
+
+    title: str
+    shows: str  #: where in the paper
+    knobs: Any  #: the dataclass of its settings
+    data: tuple[str, ...]  #: the data sets it reads
+
+
+EXPERIMENTS: dict[str, Experiment] = {
+    "quantile-regression": Experiment("Least-quantile regression", "Table 2", QuantileRegression, ("cqr",)),
+    "mnist-sort": Experiment("Sorting handwritten numbers", "Table 1, Figure 6", MnistSort, ("mnist",)),
+    "cifar10": Experiment("0/1 loss on CIFAR-10", "Figure 4", Cifar, ("cifar10",)),
+    "cifar100": Experiment("0/1 loss on CIFAR-100", "Figure 5", Cifar100, ("cifar100",)),
+}
+
+#: (case, method, how far, of how many epochs): called after every epoch and when a method has nothing left to do
+Watcher = Callable[[str, str, Trained | None, int], None]
+
+
+def reproduce(
+    name: str,
+    knobs: Any,
+    *,
+    data: Path,
+    out: Path,
+    device: torch.device,
+    only: str = "*",
+    fresh: bool = False,
+    checkpoints: bool = True,
+    watch: Watcher = lambda *_: None,
+) -> Store:
+    """Run what is missing of an experiment; all seeds of a (case, method) train side by side.
+
+    ``only`` is a pattern for "case/method": several processes may share the work, and the folder.
+    """
+    store = Store(out / name)
+    store.open(knobs, fresh=fresh)
+    for case in knobs.cases():
+        for method in knobs.methods(case):
+            if not fnmatch.fnmatch(f"{case}/{method}", only):
+                continue
+            seeds = store.missing(case, method, range(knobs.runs))
+            if not seeds:
+                watch(case, method, None, knobs.epochs)
+                continue
+            checkpoint = store.checkpoint(case, method)
+            task = knobs.task(case, method, seeds, data, device)
+            trained = train(
+                task,
+                epochs=knobs.epochs,
+                learning_rate=knobs.learning_rate,
+                measure_every=knobs.measure_every,
+                checkpoint=checkpoint if checkpoints else None,
+                tell=lambda so_far, case=case, method=method: watch(case, method, so_far, knobs.epochs),  # type: ignore[misc]
+            )
+            for seed, curve in zip(seeds, trained.curves, strict=True):
+                unit = {
+                    "experiment": name,
+                    "case": case,
+                    "method": method,
+                    "seed": seed,
+                    "knobs": dataclasses.asdict(knobs),
+                    "curve": curve,
+                    "together": len(seeds),  # runs that trained side by side
+                    "seconds": trained.seconds,  # for all of them
+                    "step_ms": trained.step_ms,
+                    "machine": machine(device),
+                }
+                write_atomic(store.unit(case, method, seed), as_json(unit))
+            checkpoint.remove()
+    return store

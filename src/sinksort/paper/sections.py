@@ -1,0 +1,209 @@
+"""What the report says of each experiment: the paper's numbers beside ours, computed from raw results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from .pages import Section, TableOf
+from .published import QUANTILES, SORTING
+from .results import Summary, Unit, groups, provenance, summarise
+from .style import ACCENT, look, shades
+
+_NAMES = {
+    "hard": "eps = 0",
+    "soft": "eps > 0",
+    "transport": "transport (ours)",
+    "neuralsort": "NeuralSort, deterministic",
+    "neuralsort-stochastic": "NeuralSort, stochastic",
+    "cross-entropy": "cross-entropy",
+    "top1": "0/1 loss, k = 1",
+    "top1-log": "0/1 loss, k = 1, concave J",
+    "top5": "top-5 loss, k = 5",
+}
+
+
+def _settings(unit: Unit, *names: str) -> tuple[Any, ...]:
+    return tuple(unit["knobs"].get(name) for name in names)
+
+
+# ---- Table 2
+
+
+def quantile_regression(units: Sequence[Unit]) -> Section:
+    section = Section("Least-quantile regression (Table 2)")
+    section.text.append(
+        "A regressor with two hidden layers minimises a quantile of the absolute errors of a mini-batch. `eps = 0` "
+        "steps on the one point at the empirical quantile; `eps > 0` is the soft quantile. Train and test are the true "
+        "quantile of the errors, MSE is on test; mean ± deviation over runs, each with its own 80/20 split. Bold: the "
+        "lower mean of the two methods. The paper does not say how long it trained, how it split or which facebook "
+        "file it took."
+    )
+    for key, made in groups(
+        units, lambda u: _settings(u, "response", "epochs", "steps", "eps", "learning_rate")
+    ).items():
+        response, epochs, steps, eps, learning_rate = key
+        scale = "mean 0 and variance 1" if response == "standard" else "divided by its mean absolute value"
+        by_method = groups(made, lambda u: (u["case"], u["method"]))
+        cases = [case for case, method in by_method if method == "soft" and (case, "hard") in by_method]
+        wins = sum(_last(by_method[c, "soft"], "train").mean < _last(by_method[c, "hard"], "train").mean for c in cases)
+        section.text.append(
+            f"Response {scale}; {epochs * steps:,} steps of Adam at {learning_rate:g}, eps = {eps:g}: the soft "
+            f"quantile has the lower training quantile in {wins} of {len(cases)} cases. {provenance(made)}"
+        )
+        for level in sorted({case.rpartition("-")[2] for case in cases}):
+            rows = []
+            for case in (c for c in cases if c.endswith(f"-{level}")):
+                rows += _regression_rows(case, by_method, show_paper=response == "standard")
+            head = ["table", "method", "runs", "train, paper", "train", "test, paper", "test", "MSE, paper", "MSE"]
+            caption = f"tau = {float(level):.0%}, response {scale}, {epochs * steps:,} steps"
+            section.tables.append(TableOf(caption, head, rows))
+        section.tables.append(_by_length(cases, by_method, steps, scale))
+    return section
+
+
+def _last(units: Sequence[Unit], name: str) -> Summary:
+    return summarise(unit["curve"][-1][name] for unit in units)
+
+
+def _regression_rows(case: str, by_method: dict[Any, list[Unit]], *, show_paper: bool) -> list[list[str]]:
+    table, _, level = case.rpartition("-")
+    ours = {m: {k: _last(by_method[case, m], k) for k in ("train", "test", "mse")} for m in ("hard", "soft")}
+    paper = QUANTILES.get(table, {}).get(float(level)) if show_paper else None
+    rows = []
+    for method in ("hard", "soft"):
+        row = [_table_name(table) if method == "hard" else "", _NAMES[method], str(ours[method]["train"].runs)]
+        for i, name in enumerate(("train", "test", "mse")):
+            here, other = ours[method][name], ours["soft" if method == "hard" else "hard"][name]
+            row += [f"{paper[method][i]:.2f}" if paper else "", _bold(f"{here:3}", here.mean < other.mean)]
+        rows.append(row)
+    return rows
+
+
+def _table_name(table: str) -> str:
+    return "facebook (test part of the data)" if table == "facebook" else table
+
+
+def _by_length(cases: Sequence[str], by_method: dict[Any, list[Unit]], steps: int, scale: str) -> TableOf:
+    """The training quantile along the way: does the conclusion hang on how long one trains?"""
+    curve = by_method[cases[0], "hard"][0]["curve"]
+    epochs = [point["epoch"] for point in curve]
+    shown = sorted({0, len(epochs) // 5 - 1, len(epochs) // 2 - 1, len(epochs) - 1} & set(range(len(epochs))))
+    rows = []
+    for case in cases:
+        row = [case.replace("-", ", tau = ")]
+        for i in shown:
+            hard, soft = (summarise(u["curve"][i]["train"] for u in by_method[case, m]).mean for m in ("hard", "soft"))
+            row.append(f"{_bold(f'{hard:.3f}', hard < soft)} / {_bold(f'{soft:.3f}', soft < hard)}")
+        rows.append(row)
+    head = ["training quantile, eps = 0 / eps > 0, after", *(f"{epochs[i] * steps:,} steps" for i in shown)]
+    return TableOf(f"Does it depend on the length of training? Response {scale}", head, rows)
+
+
+def _bold(text: str, yes: bool) -> str:
+    return f"**{text}**" if yes else text
+
+
+# ---- Table 1
+
+
+def mnist_sort(units: Sequence[Unit]) -> Section:
+    section = Section("Sorting handwritten numbers (Table 1, Figure 6)")
+    section.text.append(
+        "Lists of n numbers, each an image of digits below each other; the network of Grover et al. is told the order "
+        "only. Share of lists in the right order, and of numbers in their right place, on lists of test digits at the "
+        "epoch that is best on validation digits; mean ± deviation over runs. Network, data and steps are the same for "
+        "all methods."
+    )
+    for key, made in groups(
+        units, lambda u: _settings(u, "epochs", "lists", "digits", "learning_rate", "eps", "tau")
+    ).items():
+        epochs, lists, digits, learning_rate, eps, tau = key
+        in_paper = digits == 4
+        section.text.append(
+            f"{epochs} epochs (the paper: 100), {lists} lists a mini-batch, Adam at {learning_rate:g}, eps = {eps:g}, "
+            f"NeuralSort's tau = {tau:g}. {provenance(made)}"
+        )
+        rows = []
+        by_case = groups(
+            sorted(made, key=lambda u: (int(u["case"][1:]), u["method"])), lambda u: (u["case"], u["method"])
+        )
+        for (case, method), runs in by_case.items():
+            paper = SORTING.get(int(case[1:]), {}).get(method) if in_paper else None
+            best = [max(unit["curve"], key=lambda point: point["validation_exact"]) for unit in runs]
+            exact, share = (summarise(point[f"test_{name}"] for point in best) for name in ("exact", "elements"))
+            published = [f"{number:.3f}" for number in paper] if paper else ["", ""]
+            rows.append(
+                [
+                    case[1:],
+                    _NAMES[method],
+                    str(len(runs)),
+                    str(epochs),
+                    published[0],
+                    f"{exact:3}",
+                    published[1],
+                    f"{share:3}",
+                ]
+            )
+        head = ["n", "method", "runs", "epochs", "lists, paper", "lists", "numbers, paper", "numbers"]
+        section.tables.append(TableOf(f"Sorting {digits}-digit numbers", head, rows))
+        section.pictures[f"sorting-{epochs}-epochs"] = _curves(
+            made, "test_elements", "share of numbers in the right place", lambda case: f"n = {case[1:]}"
+        )
+    return section
+
+
+# ---- Figures 4 and 5
+
+
+def classification(title: str, units: Sequence[Unit]) -> Section:
+    section = Section(title)
+    section.text.append(
+        "Cross-entropy against the paper's loss on the soft rank of the true label, same network, data and steps; test "
+        "accuracy by epoch, mean ± deviation over runs."
+    )
+    for key, made in groups(units, lambda u: _settings(u, "epochs", "batch", "learning_rate", "eps")).items():
+        epochs, batch, learning_rate, eps = key
+        section.text.append(
+            f"{epochs} epochs, mini-batches of {batch}, Adam at {learning_rate:g}, eps = {eps:g}. {provenance(made)}"
+        )
+        rows = []
+        for (case, method), runs in groups(made, lambda u: (u["case"], u["method"])).items():
+            best = summarise(max(point["top1"] for point in unit["curve"]) for unit in runs)
+            row = [case, _NAMES[method], str(len(runs)), f"{best:3}"]
+            row += [f"{_last(runs, name):3}" for name in ("top1", "top5")]
+            rows.append([*row, f"{summarise(unit['step_ms'] / unit['together'] for unit in runs).mean:.2f}"])
+        head = ["network", "loss", "runs", "best top-1", "last top-1", "last top-5", "ms a step and run"]
+        section.tables.append(TableOf("Test accuracy", head, rows))
+        section.pictures[f"{made[0]['experiment']}-{epochs}-epochs"] = _curves(made, "top1", "test accuracy", str)
+    return section
+
+
+def _curves(units: Sequence[Unit], name: str, label: str, title: Any) -> Figure:
+    """One panel a case, one line a method with its deviation, by epoch."""
+    by_case = groups(units, lambda u: u["case"])
+    with look():
+        figure = Figure(figsize=(4.4 * max(len(by_case), 1.4), 3.3))
+        panels = figure.subplots(1, len(by_case), squeeze=False)[0]
+        for axes, (case, made) in zip(panels, by_case.items(), strict=True):
+            _panel(axes, groups(made, lambda u: u["method"]), name)
+            axes.set(xlabel="epoch", ylabel=label, title=title(case))
+            axes.legend(frameon=False, fontsize=8)
+        figure.tight_layout()
+    return figure
+
+
+def _panel(axes: Axes, by_method: dict[str, list[Unit]], name: str) -> None:
+    colours = [ACCENT, *shades(4)[:3]]
+    for colour, (method, runs) in zip(colours, by_method.items(), strict=False):
+        epochs = [point["epoch"] for point in runs[0]["curve"]]
+        points = [summarise(unit["curve"][i][name] for unit in runs) for i in range(len(epochs))]
+        means = [point.mean for point in points]
+        axes.plot(
+            epochs, means, color=colour, label=_NAMES.get(method, method), linewidth=1.6, marker="o", markersize=2.5
+        )
+        low, high = ([p.mean + sign * p.deviation for p in points] for sign in (-1, 1))
+        axes.fill_between(epochs, low, high, color=colour, alpha=0.15, linewidth=0)

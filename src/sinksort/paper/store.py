@@ -1,0 +1,117 @@
+"""What an experiment leaves on disk: its knobs, a checkpoint while it runs, and one file for each finished unit.
+
+A unit is one (experiment, case, method, seed). Everything is written whole or not at all (to a temporary file first,
+then renamed), so a killed run leaves nothing half-written. Checkpoints hold tensors and plain numbers only and are
+read with ``weights_only=True``: loading one runs no code.
+
+    out/<experiment>/knobs.json
+    out/<experiment>/units/<case>--<method>--seed<k>.json
+    out/<experiment>/checkpoints/<case>--<method>.pt         while that method trains
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import os
+import pickle
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+def write_atomic(path: Path, content: bytes) -> None:
+    """``content`` appears under ``path`` whole, or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with part.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def as_json(value: Any) -> bytes:
+    return (json.dumps(value, indent=1, sort_keys=True) + "\n").encode()
+
+
+@dataclass(frozen=True)
+class Store:
+    """The folder of one experiment."""
+
+    folder: Path
+
+    def open(self, knobs: Any, *, fresh: bool = False) -> None:
+        """Save the knobs beside the results; results of other knobs in the same folder are an error.
+
+        Asking for more or fewer runs is no difference: each run stands for itself.
+        """
+        if fresh and self.folder.exists():
+            shutil.rmtree(self.folder)
+        path = self.folder / "knobs.json"
+        wanted = json.loads(as_json(dataclasses.asdict(knobs)))
+        if path.exists():
+            found = json.loads(path.read_text(encoding="utf-8"))
+            differ = [key for key in wanted if key != "runs" and found.get(key) != wanted[key]]
+            if differ:
+                told = ", ".join(f"{key} = {found.get(key)} there, {wanted[key]} now" for key in differ)
+                raise ValueError(
+                    f"{self.folder} holds results of other settings ({told}); "
+                    "choose another --out, or start over with --fresh."
+                )
+        write_atomic(path, as_json(wanted))
+
+    # ---- units
+
+    def unit(self, case: str, method: str, seed: int) -> Path:
+        return self.folder / "units" / f"{case}--{method}--seed{seed}.json"
+
+    def missing(self, case: str, method: str, seeds: Sequence[int]) -> list[int]:
+        """The seeds that have no finished unit."""
+        return [seed for seed in seeds if not self.unit(case, method, seed).exists()]
+
+    def units(self) -> Iterator[dict[str, Any]]:
+        """All finished units, in the order of their names."""
+        for path in sorted((self.folder / "units").glob("*.json")):
+            yield json.loads(path.read_text(encoding="utf-8"))
+
+    # ---- checkpoints
+
+    def checkpoint(self, case: str, method: str) -> Checkpoint:
+        return Checkpoint(self.folder / "checkpoints" / f"{case}--{method}.pt")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The state after the last finished epoch, as one file."""
+
+    path: Path
+
+    def save(self, state: dict[str, Any]) -> None:
+        buffer = io.BytesIO()
+        torch.save(state, buffer)
+        write_atomic(self.path, buffer.getvalue())
+
+    def load(self, device: torch.device) -> dict[str, Any] | None:
+        """The saved state, or None when there is none."""
+        if not self.path.exists():
+            return None
+        try:
+            state: dict[str, Any] = torch.load(self.path, map_location=device, weights_only=True)
+        except (RuntimeError, EOFError, pickle.UnpicklingError, ValueError) as error:
+            raise ValueError(
+                f"{self.path} is not a checkpoint of this program ({type(error).__name__}); "
+                "delete it, or start over with --fresh."
+            ) from error
+        return state
+
+    def remove(self) -> None:
+        self.path.unlink(missing_ok=True)

@@ -1,0 +1,202 @@
+"""One plain training loop for every experiment: R runs of one method side by side, on one device.
+
+A task says what is trained (``model``), on what (``batches``), for what (``losses``, one number a run) and how it is
+judged (``measure``). The runs share nothing: their losses are added, so each network gets the gradient of its own loss,
+and Adam works on each number by itself. Training them together only saves time, most of all in the solver, which takes
+their rows as one batch.
+
+Random numbers come from a generator that is made anew for each (seed, epoch, purpose): a resumed run continues with the
+very numbers that an uninterrupted one sees, and nothing about generators has to be saved.
+
+On a GPU the whole step (forward, loss, backward, Adam) is recorded once as a CUDA graph and replayed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from .store import Checkpoint
+
+Batch = dict[str, Tensor]
+Numbers = dict[str, float]
+
+
+class Task(Protocol):
+    """What the loop needs to know of an experiment."""
+
+    model: nn.Module  #: all R networks
+    seeds: Sequence[int]  #: one a run
+
+    def batches(self, epoch: int) -> Batch:
+        """The data of an epoch: tensors (steps, R, ...)."""
+
+    def losses(self, batch: Batch) -> Tensor:
+        """(R,) the training loss of each run on its part (R, ...) of a batch."""
+
+    def measure(self) -> list[Numbers]:
+        """What is reported of each run."""
+
+
+@dataclass
+class Trained:
+    """How the runs went: one curve a run, one entry an epoch that was measured."""
+
+    curves: list[list[Numbers]]
+    epochs: int = 0  #: finished so far
+    seconds: float = 0.0  #: spent on all runs together, interruptions not counted
+    step_ms: float = 0.0  #: median over epochs, of one step of all runs together
+
+
+@dataclass
+class _State:
+    """What a checkpoint holds beside model and optimizer."""
+
+    trained: Trained
+    step_ms: list[float] = field(default_factory=list)
+
+
+def generator(seed: int, epoch: int, purpose: int = 0) -> torch.Generator:
+    """A generator of its own for each (seed, epoch, purpose), the same on every machine."""
+    entropy = np.random.SeedSequence([seed, epoch, purpose]).generate_state(1, np.uint64)[0]
+    return torch.Generator().manual_seed(int(entropy >> 1))
+
+
+def train(
+    task: Task,
+    *,
+    epochs: int,
+    learning_rate: float,
+    measure_every: int = 1,
+    checkpoint: Checkpoint | None = None,
+    tell: Callable[[Trained], None] = lambda _: None,
+) -> Trained:
+    """Train with Adam at a constant step size, saving a checkpoint after each epoch.
+
+    Epochs ``measure_every``, 2 ``measure_every``, ... and the last are measured. ``tell`` is called after each epoch.
+    """
+    device = next(task.model.parameters()).device
+    cuda = device.type == "cuda"
+    optimizer = torch.optim.Adam(task.model.parameters(), lr=learning_rate, capturable=cuda, fused=cuda)
+    state = _State(Trained([[] for _ in task.seeds]))
+    if checkpoint is not None:
+        state = _resume(checkpoint, task, optimizer, device) or state
+    trained = state.trained
+    step = _graphed(task, optimizer) if cuda and trained.epochs < epochs else _eager(task, optimizer)
+    tell(trained)
+    while trained.epochs < epochs:
+        began = time.perf_counter()
+        task.model.train()
+        data = task.batches(trained.epochs)
+        steps = len(next(iter(data.values())))
+        stepping = time.perf_counter()
+        for i in range(steps):
+            step({name: values[i] for name, values in data.items()})
+        _wait(device)
+        state.step_ms.append(1e3 * (time.perf_counter() - stepping) / steps)
+        trained.epochs += 1
+        if trained.epochs % measure_every == 0 or trained.epochs == epochs:
+            task.model.eval()
+            with torch.no_grad():
+                for curve, numbers in zip(trained.curves, task.measure(), strict=True):
+                    curve.append({"epoch": trained.epochs, **numbers})
+        trained.seconds += time.perf_counter() - began
+        trained.step_ms = float(np.median(state.step_ms))
+        if checkpoint is not None:
+            _save(checkpoint, task, optimizer, state)
+        tell(trained)
+    return trained
+
+
+# ---- one step
+
+
+def _step(task: Task, optimizer: torch.optim.Optimizer, batch: Batch) -> None:
+    optimizer.zero_grad(set_to_none=True)
+    task.losses(batch).sum().backward()
+    optimizer.step()
+
+
+def _eager(task: Task, optimizer: torch.optim.Optimizer) -> Callable[[Batch], None]:
+    return lambda batch: _step(task, optimizer, batch)
+
+
+def _graphed(task: Task, optimizer: torch.optim.Optimizer) -> Callable[[Batch], None]:
+    """The step as a CUDA graph. It is recorded at the first call, after steps whose effect is undone."""
+    graph = torch.cuda.CUDAGraph()
+    fixed: Batch = {}
+
+    def record(batch: Batch) -> None:
+        fixed.update({name: values.clone() for name, values in batch.items()})
+        changed = [*task.model.parameters(), *task.model.buffers()]
+        before = [t.detach().clone() for t in changed]
+        moments = {id(p): {k: v.clone() for k, v in s.items()} for p, s in optimizer.state.items()}
+        torch.backends.cudnn.benchmark = True  # the steps that are undone also pick the fastest convolutions
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                _step(task, optimizer, fixed)
+        torch.cuda.current_stream().wait_stream(side)
+        optimizer.zero_grad(set_to_none=True)
+        with torch.no_grad():
+            for t, value in zip(changed, before, strict=True):
+                t.copy_(value)
+            for p, s in optimizer.state.items():
+                for key, value in s.items():
+                    if id(p) in moments:
+                        value.copy_(moments[id(p)][key])
+                    else:
+                        value.zero_()
+        with torch.cuda.graph(graph):
+            _step(task, optimizer, fixed)
+
+    def replay(batch: Batch) -> None:
+        if not fixed:
+            record(batch)
+        for name, values in batch.items():
+            fixed[name].copy_(values)
+        graph.replay()
+
+    return replay
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+# ---- checkpoints
+
+
+def _save(checkpoint: Checkpoint, task: Task, optimizer: torch.optim.Optimizer, state: _State) -> None:
+    checkpoint.save(
+        {
+            "seeds": list(task.seeds),
+            "epochs": state.trained.epochs,
+            "seconds": state.trained.seconds,
+            "step_ms": state.step_ms,
+            "curves": state.trained.curves,
+            "model": task.model.state_dict(),
+            "optimizer": optimizer.state_dict(),
+        }
+    )
+
+
+def _resume(
+    checkpoint: Checkpoint, task: Task, optimizer: torch.optim.Optimizer, device: torch.device
+) -> _State | None:
+    """The saved state, loaded into model and optimizer; None when there is none for these very runs."""
+    saved: dict[str, Any] | None = checkpoint.load(device)
+    if saved is None or saved["seeds"] != list(task.seeds):
+        return None
+    task.model.load_state_dict(saved["model"])
+    optimizer.load_state_dict(saved["optimizer"])
+    trained = Trained(saved["curves"], saved["epochs"], saved["seconds"], float(np.median(saved["step_ms"])))
+    return _State(trained, saved["step_ms"])
