@@ -9,6 +9,7 @@ from .kantorovich import kantorovich_rank, kantorovich_sort
 from .operators import (
     TopK,
     quantile_normalize,
+    smooth_transport,
     soft_median,
     soft_permutation,
     soft_quantile,
@@ -20,6 +21,7 @@ from .operators import (
     transport,
 )
 from .plan import Plan
+from .smooth import SmoothPlan
 from .solvers import Newton, Sinkhorn
 
 __version__ = "0.1.0"
@@ -30,10 +32,12 @@ __all__ = [
     "Plan",
     "Power",
     "Sinkhorn",
+    "SmoothPlan",
     "TopK",
     "kantorovich_rank",
     "kantorovich_sort",
     "quantile_normalize",
+    "smooth_transport",
     "soft_median",
     "soft_permutation",
     "soft_quantile",

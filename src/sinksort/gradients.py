@@ -31,13 +31,13 @@ from .semidual import c_transform, column_sums, hessian_factor, log_density, log
 EXACT_ORDER = 2
 
 
-def attach(M: Tensor, a: Tensor, b: Tensor, gamma: Tensor) -> Tensor:
+def attach(M: Tensor, a: Tensor, b: Tensor, gamma: Tensor, by_columns: bool) -> Tensor:
     """``gamma`` (a constant) as a differentiable function of M, a and b. Its value does not change."""
     if not _differentiated(M, a, b):
         return gamma
-    if M.shape[-2] >= M.shape[-1]:
+    if by_columns:
         moving = _attach_columns(M, a, log_weight(b), gamma)
-    else:  # solve on the smaller side: attach the row potential, and let the columns follow
+    else:  # attach the row potential, and let the columns follow
         log_a = log_weight(a)
         phi = c_transform(M.detach(), log_weight(b.detach()), gamma)
         moving = c_transform(M.mT, log_a, _attach_columns(M.mT, b, log_a, phi))

@@ -17,7 +17,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .problem import _targets, as_rows, like_targets, live_rows, wide_dtype
+from .problem import as_rows, like_targets, live_rows, target_rows, wide_dtype
 
 
 def kantorovich_rank(
@@ -111,7 +111,7 @@ def _whole_weights(
 ) -> tuple[Tensor, bool]:
     """b, not divided by its sum (whole numbers stay whole, and hard ranks come out exact), and whether it is padded."""
     wide = wide_dtype(rows.device)
-    _, b, padded = _targets(rows, count, masked, targets, target_weights, num_targets, False, wide)
+    _, b, padded = target_rows(rows, count, masked, targets, target_weights, num_targets, False, wide)
     if target_weights is None:
         return (b > 0).to(wide), padded
     return like_targets(target_weights, rows.shape[:-1], "target_weights", wide), padded

@@ -62,8 +62,10 @@ class Plan:
 
         Rows as in x with its sorted dimension last. Returns (..., m, d); targets that are padding get 0.
         """
-        order = self.problem.order.unsqueeze(-1)
-        return self._push(payload.gather(-2, order.expand(payload.shape)))
+        order = self.problem.order
+        if order is not None:
+            payload = payload.gather(-2, order.unsqueeze(-1).expand(payload.shape))
+        return self._push(payload)
 
     def permutation(self) -> Tensor:
         """(..., m, n): row j says from which values target j is made. Rows sum to one."""
@@ -85,6 +87,19 @@ class Plan:
         f = p.unsort(self.start[0] + eps * c_transform(self.M, self.log_b, self.gamma))
         g = self.start[1] + eps * self.gamma
         return f.to(p.dtype), (g.flip(-1) if p.descending else g).to(p.dtype)
+
+    def chosen(self, which: Tensor) -> Plan:
+        """The plans of some rows, for problems with one batch dimension."""
+        f0, g0 = self.start
+        return Plan(
+            self.problem.chosen(which),
+            self.M[which],
+            self.gamma[which],
+            (f0[which], g0[which]),
+            self.iterations[which],
+            self.marginal_error[which],
+            self.converged[which],
+        )
 
     # ---- the two conditional distributions of the plan, rows in sorted order
 
@@ -123,7 +138,8 @@ class Plan:
         return self._finish_targets(shares.mT @ payload).to(p.dtype)
 
     def _in_order_of_x(self, t: Tensor) -> Tensor:
-        return t.gather(-1, self.problem.inverse.unsqueeze(-2).expand(t.shape))
+        inverse = self.problem.inverse
+        return t if inverse is None else t.gather(-1, inverse.unsqueeze(-2).expand(t.shape))
 
     def _finish_targets(self, t: Tensor) -> Tensor:
         """An answer (..., m, d) with one entry a target: from the top when descending, padding last and zero."""
@@ -138,21 +154,21 @@ class Plan:
         return torch.where((at < live).unsqueeze(-1), t, 0.0)
 
 
-def solve(problem: Problem, solver: Solver) -> Plan:
+def solve(problem: Problem, solver: Solver, warn: bool = True) -> Plan:
     """The plan of ``problem``: reduce the cost by the staircase, iterate, and make the answer differentiable."""
     p = problem
-    if not isinstance(solver, Newton | Sinkhorn):
+    if not isinstance(solver, (Newton, Sinkhorn)):
         raise TypeError(f"solver must be sinksort.Newton(...) or sinksort.Sinkhorn(...), got {type(solver).__name__}.")
     fixed_a, fixed_b = p.a.detach(), p.b.detach()
-    start = f0, g0 = staircase_potentials(p.cost.detach(), fixed_a, fixed_b)
+    start = f0, g0 = staircase_potentials(p.cost.detach(), fixed_a if p.hats is None else p.hats, fixed_b, p.by_columns)
     reduced = (p.cost - f0.unsqueeze(-1) - g0.unsqueeze(-2)) / p.eps
     M = without_subnormals(reduced)
     if isinstance(solver, Newton):
-        found = solver.solve(M.detach(), fixed_a, fixed_b)
+        found = solver.solve(M.detach(), fixed_a, fixed_b, p.hats, p.by_columns, warn)
     elif solver.gradient == "implicit":
         found = solver.solve(reduced.detach(), fixed_a, fixed_b, f0, g0, p.eps.detach().squeeze(-1))
     else:
         found = solver.solve(reduced, p.a, p.b, f0, g0, p.eps.squeeze(-1))
     unrolled = isinstance(solver, Sinkhorn) and solver.gradient == "unrolled"
-    gamma = found.gamma if unrolled else attach(M, p.a, p.b, found.gamma)
+    gamma = found.gamma if unrolled else attach(M, p.a, p.b, found.gamma, p.by_columns)
     return Plan(p, M, gamma, start, found.iterations, found.error, found.error <= found.tolerance)

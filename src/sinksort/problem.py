@@ -11,7 +11,8 @@ can be read off the cumulative weights. ``Problem.unsort`` puts an answer back i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,18 +33,31 @@ class Problem:
     cost: Tensor  #: (..., n, m) h(y_j - x~_i)
     eps: Tensor  #: (..., 1, 1)
     count: Tensor  #: (..., 1) how many values the row has: n, or the number that ``mask`` keeps
-    inverse: Tensor  #: (..., n) position of each value of x in the sorted row
-    order: Tensor  #: (..., n) index into x of each value of the sorted row
-    mask: Tensor | None  #: (..., n) in the order of x; None when nothing is padded
-    weighted: bool  #: whether an entry may have zero weight
-    padded_targets: bool  #: whether the targets past ``count`` are padding too
-    descending: bool
-    dim: int
     dtype: torch.dtype  #: of the input, and of every answer
+    inverse: Tensor | None = None  #: (..., n) position of each value of x in the sorted row; None if x was sorted
+    order: Tensor | None = None  #: (..., n) index into x of each value of the sorted row
+    mask: Tensor | None = None  #: (..., n) in the order of x; None when nothing is padded
+    weighted: bool = False  #: whether an entry may have zero weight
+    padded_targets: bool = False  #: whether the targets past ``count`` are padding too
+    descending: bool = False
+    dim: int = -1
+    hats: Tensor | None = None  #: (..., n) if ``a`` was moved to a grid, and some of it is negative: roughly, but not
+
+    @property
+    def by_columns(self) -> bool:
+        """Which side the linear algebra is done on: the smaller one, and never that of negative masses."""
+        return self.hats is not None or self.cost.shape[-2] >= self.cost.shape[-1]
 
     def unsort(self, t: Tensor) -> Tensor:
         """(..., n) in sorted order -> the order of x."""
-        return t.gather(-1, self.inverse)
+        return t if self.inverse is None else t.gather(-1, self.inverse)
+
+    def chosen(self, which: Tensor) -> Problem:
+        """Some of the rows, of a problem with one batch dimension."""
+        chosen: dict[str, Any] = {
+            f.name: t[which] for f in fields(self) if isinstance(t := getattr(self, f.name), Tensor)
+        }
+        return replace(self, **chosen)
 
     def levels(self) -> Tensor:
         """(..., m) b_bar, the cumulative target weights: counted from the top when descending."""
@@ -172,7 +186,7 @@ def pose(
     batch = rows.shape[:-1]
     wide = wide_dtype(x.device)
     values, a, kept, count = live_rows(x, rows, dim, weights, mask)
-    y, b, padded_targets = _targets(
+    y, b, padded_targets = target_rows(
         rows, count, kept is not None, targets, target_weights, num_targets, descending, wide
     )
 
@@ -193,7 +207,7 @@ def pose(
         y=y,
         b=b,
         cost=moved,
-        eps=_entropy(eps, batch, x.device, wide),
+        eps=entropy(eps, batch, x.device, wide),
         count=count,
         inverse=order.argsort(dim=-1),
         order=order,
@@ -206,7 +220,7 @@ def pose(
     )
 
 
-def _targets(
+def target_rows(
     rows: Tensor,
     count: Tensor,
     masked: bool,
@@ -236,7 +250,7 @@ def _targets(
         raise ValueError(f"targets, target_weights and num_targets must agree on the number of targets, but {said}.")
 
     padded = masked and not sizes
-    m = next(iter(sizes.values()), n)
+    m = max(sizes.values()) if sizes else n  # they agree
     step = torch.arange(m, dtype=wide, device=rows.device)
     live = count if padded else torch.full_like(count, float(m))
     y = targets if targets is not None else (step / (live - 1).clamp(min=1)).clamp(max=1.0)
@@ -248,14 +262,14 @@ def _targets(
     return y, b, padded
 
 
-def _entropy(eps: float | Tensor, batch: Sequence[int], device: torch.device, wide: torch.dtype) -> Tensor:
+def entropy(eps: float | Tensor, batch: Sequence[int], device: torch.device, wide: torch.dtype) -> Tensor:
     """eps as (..., 1, 1): one for all rows, or one a row."""
     fix = "1e-2 is a good start, 1e-3 is closer to a hard sort."
     if isinstance(eps, Tensor):
         if values_readable(eps) and not (eps > 0).all():
             raise ValueError(f"eps must be positive, got a tensor whose smallest entry is {eps.min().item():g}; {fix}")
         return like_batch(eps, batch, "eps").to(device, wide)[..., None, None]
-    if not isinstance(eps, int | float) or isinstance(eps, bool):
+    if not isinstance(eps, (int, float)) or isinstance(eps, bool):
         raise TypeError(f"eps must be a number or a tensor, got {type(eps).__name__}; {fix}")
     if not 0 < eps < float("inf"):
         raise ValueError(

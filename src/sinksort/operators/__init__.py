@@ -25,6 +25,7 @@ from .selecting import TopK, soft_median, soft_quantile, soft_topk, soft_topk_ma
 from .sorting import (
     DEFAULT_SOLVER,
     quantile_normalize,
+    smooth_transport,
     soft_permutation,
     soft_rank,
     soft_sort,
@@ -36,6 +37,7 @@ __all__ = [
     "DEFAULT_SOLVER",
     "TopK",
     "quantile_normalize",
+    "smooth_transport",
     "soft_median",
     "soft_permutation",
     "soft_quantile",

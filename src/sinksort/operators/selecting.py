@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from .._checks import require_between
+from ..choose import plan_for
 from ..costs import Cost
 from ..problem import as_rows, like_batch, like_rows, live_rows, wide_dtype
 from ..solvers import Solver
 from ..squash import Squash
-from .sorting import DEFAULT_SOLVER, full_precision, soft_sort, transport
+from .sorting import DEFAULT_SOLVER, full_precision, soft_sort
 
 
 @full_precision
@@ -66,8 +67,9 @@ def soft_quantile(
     t = 1.0 / count if width is None else torch.full_like(count, width)
     below = (levels.reshape(-1, *(1,) * rows.ndim) - t / 2).maximum(torch.zeros_like(t)).minimum(1.0 - t)
     fillers = torch.cat([below, t.expand_as(below), (1.0 - t - below).clamp(min=0.0)], dim=-1)
-    plan = transport(
+    plan = plan_for(
         rows.expand(shape),
+        reads="averages",
         weights=None if weights is None else like_rows(weights, x, dim, "weights").expand(shape),
         mask=None if kept is None else kept.expand(shape),
         target_weights=fillers,
@@ -147,8 +149,9 @@ def soft_topk_mask(
     rows = as_rows(x, dim)
     _, _, kept, count = live_rows(x, rows, dim, None, mask)
     share = _how_many(k, rows, count) / count
-    plan = transport(
+    plan = plan_for(
         rows,
+        reads="averages",
         descending=largest,
         weights=None if weights is None else like_rows(weights, x, dim, "weights"),
         mask=kept,
@@ -163,7 +166,12 @@ def soft_topk_mask(
 
 
 class TopK(NamedTuple):
-    """What ``soft_topk`` returns: the k soft values, and the membership of every entry."""
+    """What ``soft_topk`` returns: the k soft values, and the membership of every entry.
+
+    >>> import torch, sinksort
+    >>> sinksort.soft_topk(torch.tensor([0.1, 0.9, 0.5, 0.7]), 2, eps=1e-3).mask
+    tensor([0., 1., 0., 1.])
+    """
 
     values: Tensor
     mask: Tensor
@@ -238,7 +246,7 @@ def _how_many(k: float | Tensor, rows: Tensor, count: Tensor) -> Tensor:
         wanted = like_batch(k, batch, "k").to(count.device, count.dtype).unsqueeze(-1)
         require_between(wanted, 0.0, float(n), "k", f"a row has n = {n} values.")
     else:
-        if isinstance(k, bool) or not isinstance(k, int | float):
+        if isinstance(k, bool) or not isinstance(k, (int, float)):
             raise TypeError(f"k must be a number or a tensor, got {type(k).__name__}.")
         if not 0 <= k <= n:
             raise ValueError(f"k must be between 0 and n = {n}, the number of values in a row, got {k}.")

@@ -11,17 +11,18 @@ import torch
 from torch import Tensor
 
 from .._checks import require_floating
+from ..choose import plan_for, smooth_plan
 from ..costs import Cost
 from ..plan import Plan, solve
 from ..problem import as_rows, pose
-from ..refine import plan_for
+from ..smooth import SmoothPlan
 from ..solvers import Newton, Solver
 from ..squash import Squash
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
-DEFAULT_SOLVER: Solver = Newton()
+DEFAULT_SOLVER = Newton()
 
 
 def full_precision(operator: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -29,7 +30,7 @@ def full_precision(operator: Callable[_P, _R]) -> Callable[_P, _R]:
 
     @functools.wraps(operator)
     def wrapped(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+        tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor) and not value.is_meta]
         with torch.autocast(tensors[0].device.type if tensors else "cpu", enabled=False):  # x comes first
             return operator(*args, **kwargs)
 
@@ -75,6 +76,54 @@ def transport(
         squash=squash,
     )
     return solve(problem, solver)
+
+
+@full_precision
+def smooth_transport(
+    x: Tensor,
+    *,
+    dim: int = -1,
+    descending: bool = False,
+    weights: Tensor | None = None,
+    mask: Tensor | None = None,
+    targets: Tensor | None = None,
+    target_weights: Tensor | None = None,
+    num_targets: int | None = None,
+    eps: float | Tensor = 1e-2,
+    squash: Squash = "sigmoid",
+    solver: Newton = DEFAULT_SOLVER,
+) -> SmoothPlan:
+    """The plan of very many values in linear time, for the squared cost: ranks, sorts and averages, but no matrix.
+
+    ``soft_rank``, ``soft_sort``, ``soft_quantile``, ``soft_topk`` and the others go this way by themselves where it is
+    cheaper (``Newton(compress=...)`` decides otherwise). Here several read-outs share one solve, and the plan tells how
+    fine it is and how far it may be off.
+
+    >>> import torch, sinksort
+    >>> plan = sinksort.smooth_transport(torch.linspace(-3.0, 3.0, 100_001), eps=1e-3)
+    >>> plan.ranks()[50_000], plan.sorted()[50_000].abs() < 1e-5
+    (tensor(50001.), tensor(True))
+    >>> plan.cells, plan.nodes
+    (tensor(1520), tensor(116))
+    """
+    if not isinstance(solver, Newton):
+        raise TypeError(
+            f"solver must be sinksort.Newton(...), got {type(solver).__name__}; transport takes any."
+        )
+    return smooth_plan(
+        x,
+        dim=dim,
+        descending=descending,
+        weights=weights,
+        mask=mask,
+        targets=targets,
+        target_weights=target_weights,
+        num_targets=num_targets,
+        eps=eps,
+        squash=squash,
+        solver=solver,
+        reads="averages",
+    )
 
 
 @full_precision

@@ -18,6 +18,7 @@ from ._common import Solution, batch_over_leading_dim, empty_answer, host_may_lo
 
 _LARGEST_STEP = 5.0  # in units of eps: a factor of e^5 on a column of the plan
 _WEIGHTLESS = 1e-20
+_NEAR = 1e-3  # marginal error at which rough masses have done their part
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +28,8 @@ class Newton:
     Args:
         tolerance: L1 error of the column marginal at which a row is done; None for 1e-10 in float64, 2e-6 below.
         max_iterations: a row that needs more is reported (``Plan.converged``) with a warning. Ten are rarely needed.
-        compress: let ``soft_rank`` replace many default targets by a few Gauss nodes wherever its error estimate says
-            that nothing is lost (see ``sinksort.compress``). False always solves for all m targets.
+        compress: whether a small problem may stand for a large one where an error estimate says that nothing is lost
+            (see ``sinksort.smooth``): None where that is cheaper, True also in ``transport``, False never.
 
     >>> import torch, sinksort
     >>> plan = sinksort.transport(torch.tensor([3.0, 1.0, 2.0]), solver=sinksort.Newton(tolerance=1e-5))
@@ -38,31 +39,35 @@ class Newton:
 
     tolerance: float | None = None
     max_iterations: int = 60
-    compress: bool = True
+    compress: bool | None = None
 
     def __post_init__(self) -> None:
         require_tolerance(self.tolerance, self.max_iterations)
 
-    def solve(self, M: Tensor, a: Tensor, b: Tensor) -> Solution:
+    def solve(self, M: Tensor, a: Tensor, b: Tensor, hats: Tensor | None, by_columns: bool, warn: bool) -> Solution:
         tolerance = self.tolerance or (1e-10 if M.dtype == torch.float64 else 2e-6)
-        if M.shape[-2] >= M.shape[-1]:
-            gamma, iterations, error = newton_loop(M, a, b, tolerance, self.max_iterations)
-        else:  # the linear algebra is done on the smaller side
-            phi, iterations, error = newton_loop(M.mT, b, a, tolerance, self.max_iterations)
+        start = torch.zeros_like(b if by_columns else a)
+        if hats is not None:
+            # With negative masses the semi-dual is not concave far from its solution: come near by positive ones.
+            start = newton_loop(M, hats, b, start, _NEAR, self.max_iterations, False)[0]
+        if by_columns:
+            gamma, iterations, error = newton_loop(M, a, b, start, tolerance, self.max_iterations, warn)
+        else:
+            phi, iterations, error = newton_loop(M.mT, b, a, start, tolerance, self.max_iterations, warn)
             gamma = c_transform(M.mT, log_weight(a), phi)
         return Solution(gamma, iterations, error, tolerance)
 
 
 @torch.library.custom_op("sinksort::newton", mutates_args=())
 def newton_loop(
-    M: Tensor, a: Tensor, b: Tensor, tolerance: float, max_iterations: int
+    M: Tensor, a: Tensor, b: Tensor, start: Tensor, tolerance: float, max_iterations: int, warn: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(gamma, iterations, error) for reduced costs M (..., n, m)."""
+    """(gamma, iterations, error) for reduced costs M (..., n, m), from the column potential ``start``."""
     *batch, n, m = M.shape
     M, a, b = M.reshape(-1, n, m), a.reshape(-1, n), b.reshape(-1, m)
     log_b = log_weight(b)
-    base = torch.zeros_like(b)  # the last accepted point, the direction from it, how far, and the slope there
-    direction, length, slope = base, torch.ones_like(b[:, :1]), torch.full_like(b[:, :1], float("inf"))
+    base = start.reshape(-1, m)  # the last accepted point, the direction from it, how far, and the slope there
+    direction, length, slope = torch.zeros_like(b), torch.ones_like(b[:, :1]), torch.full_like(b[:, :1], float("inf"))
     iterations = torch.zeros(len(M), dtype=torch.int64, device=M.device)
     gamma, error = base.clone(), torch.empty_like(b[:, 0])
     rows = torch.arange(len(M), device=M.device)  # those still at work
@@ -93,7 +98,7 @@ def newton_loop(
 
         newton = newton_step(hessian_factor(log_E, s, a, log_b), rho, log_b).clamp(-_LARGEST_STEP, _LARGEST_STEP)
         rises = (b * rho * newton).sum(-1, keepdim=True) > 0
-        newton = torch.where(rises, newton, -s.log())  # Sinkhorn's own step always rises
+        newton = torch.where(rises, newton, -s.clamp(min=1e-30).log())  # Sinkhorn's own step always rises
         slope_here = (b * rho * direction).sum(-1, keepdim=True)
         overshot = working & (slope_here < -0.5 * slope)
         length = torch.where(overshot, length * slope / (slope - slope_here), 1.0)
@@ -102,7 +107,8 @@ def newton_loop(
         slope = torch.where(overshot, slope, (b * rho * direction).sum(-1, keepdim=True))
 
     advice = "Raise eps, or Newton(max_iterations=...)."
-    warn_unconverged(error, tolerance, max_iterations, advice)
+    if warn:
+        warn_unconverged(error, tolerance, max_iterations, advice)
     return gamma.reshape(*batch, m), iterations.reshape(batch), error.reshape(batch)
 
 

@@ -18,13 +18,13 @@ _SAME_MASS = 1e-9
 
 
 @torch.library.custom_op("sinksort::staircase", mutates_args=())
-def staircase_potentials(C: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+def staircase_potentials(C: Tensor, a: Tensor, b: Tensor, by_columns: bool) -> tuple[Tensor, Tensor]:
     """(f0, g0) with f0_i + g0_j <= C_ij, equal along the staircase. Rows of C and both weights are in sorted order.
 
     An operator of torch (see ``_common``) because binary searches and ``vmap`` do not mix in every version. The side
-    with fewer points is integrated along the staircase, because that is the side the solver will move.
+    that the solver will move is integrated along the staircase.
     """
-    if C.shape[-2] >= C.shape[-1]:
+    if by_columns:
         g = _along_columns(C, a, b)
     else:
         f = _along_columns(C.mT, b, a)
@@ -46,7 +46,7 @@ def _along_columns(C: Tensor, a: Tensor, b: Tensor) -> Tensor:
 
 
 @staircase_potentials.register_fake
-def _(C: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+def _(C: Tensor, a: Tensor, b: Tensor, by_columns: bool) -> tuple[Tensor, Tensor]:
     return torch.empty_like(a), torch.empty_like(b)
 
 

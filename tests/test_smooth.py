@@ -7,7 +7,8 @@ import pytest
 import torch
 
 import sinksort
-from sinksort import compress
+from sinksort.rules import Rule, gauss_rule
+from sinksort.semidual import log_density
 from tests.inputs import KINDS, table
 
 ALL_TARGETS = sinksort.Newton(compress=False)
@@ -15,7 +16,8 @@ ALL_TARGETS = sinksort.Newton(compress=False)
 
 @pytest.mark.parametrize(("m", "K"), [(2, 2), (10, 3), (100, 12), (1000, 40), (10**6, 25)])
 def test_rule_is_exact_up_to_degree_2K_minus_1(m: int, K: int) -> None:
-    nodes, weights, last = compress.gauss_rule(m, K)
+    nodes, weights, last = gauss_rule(m, K)
+    nodes = nodes / (m - 1)
     grid = np.arange(m) / (m - 1)
     for degree in range(min(2 * K, 40)):
         # Chebyshev polynomials: monomials of high degree could not tell a good rule from a bad one.
@@ -75,39 +77,33 @@ def test_estimate_bounds_the_true_error() -> None:
     tight = sinksort.Newton(compress=False, tolerance=1e-13)
     for eps in (0.1, 0.03, 0.01, 0.003):
         truth = sinksort.soft_rank(x, eps=eps, solver=tight)
-        for K in (6, 10, 16, 24, 40):
-            nodes, weights, last = (torch.as_tensor(t) for t in compress.gauss_rule(m, K))
+        for rule in (*(Rule.whole(m, K) for K in (6, 10, 16, 24, 40)), Rule.panels(m, 4), Rule((0, 50, 100, 200), 16)):
+            nodes, weights = rule.nodes(x)
             plan = sinksort.transport(x, targets=nodes, target_weights=weights, eps=eps, solver=tight)
             ranks = plan.pull(n * ((m - 1) * nodes + 1.0) / m)
             error = (ranks - truth).abs().amax(-1) / n
             visible = error > 1e-12
-            assert (error <= compress.estimated_error(plan, last))[visible].all(), (eps, K)
+            density = log_density(plan.M, plan.log_b, plan.gamma).exp()
+            estimate = rule.errors(density).amax(-2).sum(-1)
+            assert (error <= estimate)[visible].all(), (eps, rule)
             checked += int(visible.sum())
     assert checked > 100
 
 
-def test_few_nodes_are_used_and_a_hard_row_gets_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
-    original = compress.gauss_rule
-
-    def spy(m: int, K: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        asked.append(K)
-        return original(m, K)
-
-    monkeypatch.setattr(compress, "gauss_rule", spy)
-    easy, hard = torch.tensor(table(["normal", "clusters_2"], 2, 400, seed=2))
-    sinksort.soft_rank(easy, eps=1e-2)
-    assert asked == [58]
-    asked.clear()
-    sinksort.soft_rank(hard, eps=1e-2)
-    assert asked[:2] == [58, 93]
+def test_few_nodes_are_used_and_a_hard_row_gets_more() -> None:
+    easy, hard = torch.tensor(table(["normal", "clusters_2"], 2, 1200, seed=2))
+    plan = sinksort.smooth_transport(torch.stack([easy, hard]), eps=1e-2)
+    assert plan.nodes[0] == 58
+    assert plan.nodes[1] > 93
+    assert plan.cells[0] < plan.cells[1]
+    assert (plan.estimated_error <= 1e-9).all()
 
 
 def test_small_rows_and_other_costs_use_all_targets(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(m: int, K: int) -> None:
         raise AssertionError("no rule was to be asked for")
 
-    monkeypatch.setattr(compress, "gauss_rule", refuse)
+    monkeypatch.setattr("sinksort.rules.gauss_rule", refuse)
     sinksort.soft_rank(torch.randn(80))
     sinksort.soft_rank(torch.randn(200), cost=1)
     sinksort.soft_rank(torch.randn(200), solver=ALL_TARGETS)

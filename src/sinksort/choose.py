@@ -1,0 +1,164 @@
+"""Which plan to make: of all values and all targets, or by way of a small problem."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ._checks import tracing
+from .costs import Cost, Power, resolve_cost
+from .plan import Plan, solve
+from .problem import as_rows, entropy, like_rows, live_rows, pose, target_rows, wide_dtype
+from .refine import WORTH_A_GRID, Refinement, accepted_error, first_sizes
+from .smooth import Part, SmoothPlan
+from .solvers import Newton, Solver
+from .solvers._common import host_may_look
+from .squash import Squash
+
+_LARGE = 1 << 26  #: entries of a plan that no one should want to hold
+
+
+def plan_for(
+    x: Tensor,
+    *,
+    reads: str,
+    dim: int = -1,
+    descending: bool = False,
+    weights: Tensor | None = None,
+    mask: Tensor | None = None,
+    targets: Tensor | None = None,
+    target_weights: Tensor | None = None,
+    num_targets: int | None = None,
+    eps: float | Tensor,
+    cost: Cost,
+    squash: Squash,
+    solver: Solver,
+) -> Plan | SmoothPlan:
+    """The plan of the rows of x, for an operator that ``reads`` "ranks" or "averages"."""
+    if _worth_it(x, dim, mask, targets, target_weights, num_targets, eps, cost, solver, reads):
+        return smooth_plan(
+            x,
+            dim=dim,
+            descending=descending,
+            weights=weights,
+            mask=mask,
+            targets=targets,
+            target_weights=target_weights,
+            num_targets=num_targets,
+            eps=eps,
+            squash=squash,
+            solver=solver,
+            reads=reads,
+        )
+    problem = pose(
+        x,
+        dim=dim,
+        descending=descending,
+        weights=weights,
+        mask=mask,
+        targets=targets,
+        target_weights=target_weights,
+        num_targets=num_targets,
+        eps=eps,
+        cost=cost,
+        squash=squash,
+    )
+    return solve(problem, solver)
+
+
+def smooth_plan(
+    x: Tensor,
+    *,
+    dim: int,
+    descending: bool,
+    weights: Tensor | None,
+    mask: Tensor | None,
+    targets: Tensor | None,
+    target_weights: Tensor | None,
+    num_targets: int | None,
+    eps: float | Tensor,
+    squash: Squash,
+    solver: Solver,
+    reads: str,
+) -> SmoothPlan:
+    """The plan by way of small problems."""
+    rows = as_rows(x, dim)
+    n, batch = rows.shape[-1], rows.shape[:-1]
+    wide = wide_dtype(x.device)
+    flat = rows.reshape(-1, n)
+    a = None if weights is None else like_rows(weights, x, dim, "weights").reshape(-1, n)
+    kept = None if mask is None else live_rows(x, rows, dim, None, mask)[2]
+    kept = None if kept is None else kept.reshape(-1, n)
+    eps_rows = entropy(eps, batch, x.device, wide).expand(*batch, 1, 1).reshape(-1, 1, 1)
+    given = None
+    if targets is not None or target_weights is not None:
+        count = rows.new_full((*batch, 1), float(n), dtype=wide)
+        y, b, _ = target_rows(rows, count, False, targets, target_weights, num_targets, descending, wide)
+        given = y.reshape(-1, y.shape[-1]), b.reshape(-1, y.shape[-1])
+    m = given[0].shape[-1] if given else (n if num_targets is None else num_targets)
+
+    sizes = first_sizes(eps_rows.detach().amin().item(), x.dtype)
+    parts: list[Part] = []
+    for index, live in _rows_by_count(flat, kept):
+        if live == 0:
+            continue  # nothing in these rows: their answers are zero
+        refinement = Refinement(
+            _picked(flat, index, kept),
+            None if a is None else _picked(a, index, kept),
+            eps_rows[index],
+            None if given is None else (given[0][index], given[1][index]),
+            m if given or num_targets is not None else live,
+            squash,
+            solver,
+            accepted_error(x.dtype),
+            reads != "ranks",
+        )
+        parts.extend(part.of_rows(index) for part in refinement.run(*sizes))
+    return SmoothPlan(parts, x, kept, m, dim, descending)
+
+
+def _picked(t: Tensor, index: Tensor, kept: Tensor | None) -> Tensor:
+    """Rows of t without their padding; they hold equally many values."""
+    rows = t[index]
+    return rows if kept is None else rows[kept[index]].reshape(len(index), -1)
+
+
+def _worth_it(
+    x: Tensor,
+    dim: int,
+    mask: Tensor | None,
+    targets: Tensor | None,
+    target_weights: Tensor | None,
+    num_targets: int | None,
+    eps: float | Tensor,
+    cost: Cost,
+    solver: Solver,
+    reads: str,
+) -> bool:
+    """Whether a small problem is cheaper, and its answer can be checked.
+
+    Refinement looks at values, so compiled and vmapped programs, and CUDA graphs, take all values and all targets.
+    """
+    if not isinstance(solver, Newton) or solver.compress is False or resolve_cost(cost) != Power(2):
+        return False
+    n = as_rows(x, dim).shape[-1]
+    if tracing() or not host_may_look(x) or x.numel() == 0 or (isinstance(eps, Tensor) and eps.numel() == 0):
+        return False
+    smallest = float(eps.detach().min()) if isinstance(eps, Tensor) else eps
+    plain = targets is None and target_weights is None and mask is None
+    given = targets if targets is not None else target_weights
+    m = num_targets if num_targets is not None else (given.shape[-1] if isinstance(given, Tensor) and given.ndim else n)
+    if not (isinstance(m, int) and isinstance(smallest, (int, float)) and smallest > 0):
+        return False  # the ordinary way says what is wrong
+    cells, K = first_sizes(smallest, x.dtype)
+    too_large = n * m > _LARGE
+    gridded = n >= max(WORTH_A_GRID, 4 * cells)
+    return bool(solver.compress) or too_large or gridded or (reads == "ranks" and plain and m >= 2 * K)
+
+
+def _rows_by_count(flat: Tensor, kept: Tensor | None) -> list[tuple[Tensor, int]]:
+    """Rows that hold equally many values, and how many: padding is taken out before anything else happens."""
+    if kept is None:
+        return [(torch.arange(len(flat), device=flat.device), flat.shape[-1])]
+    count = kept.sum(-1)
+    return [((count == c).nonzero().squeeze(-1), int(c)) for c in count.unique()]

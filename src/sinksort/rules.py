@@ -1,0 +1,104 @@
+"""Few targets in place of many: Gauss rules for equal weights on a regular grid.
+
+Everything a rank needs of the m default targets are sums over them of smooth functions. A Gauss rule of K nodes *for
+that discrete measure* gives such sums exactly for polynomials of degree 2K - 1. One rule over all targets is best when
+the functions are smooth everywhere; where they have an edge (two groups of values far apart share the targets at a
+sharp boundary) the targets are cut into panels, each with its own rule, and the panels at the edge are halved until
+what happens inside each of them is smooth, or all its targets are nodes.
+
+**How much is lost.** Let q_k be the orthonormal polynomials of a panel, E the density of the targets given a value, and
+c_k the coefficients of E there: they decay geometrically, c_k ~ c_0 r^k. A rule of K nodes first errs at degree 2K,
+where c_2K ~ c_K^2 / c_0, and the last coefficients are at hand: four times the sum of the last six squares over c_0,
+times the panel's share of the targets, estimates the mass that the panel gets wrong. On normal, uniform, exponential,
+heavy-tailed, tied, few-valued, outlying and clustered inputs this was never below the true error, and mostly far above.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_LAST = 6  #: how many coefficients the estimate looks at; odd and even ones may vanish by turns
+_PER_PANEL = 16  #: nodes in a panel, once there are several
+
+
+@functools.lru_cache(maxsize=512)
+def gauss_rule(m: int, K: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Nodes in [0, m - 1], weights that sum to one, and the last q_k at the nodes, for equal weights on 0, ..., m - 1.
+
+    Golub and Welsch: nodes are eigenvalues of the Jacobi matrix of the recurrence, here of the discrete Chebyshev
+    (Gram) polynomials: alpha_k = (m - 1)/2, beta_k = k^2 (m^2 - k^2) / (4 (4 k^2 - 1)).
+
+    >>> nodes, weights, _ = gauss_rule(100, 5)
+    >>> bool(np.isclose((weights * nodes**9).sum(), (np.arange(100.0) ** 9).mean()))
+    True
+    """
+    k = np.arange(1, K, dtype=float)
+    off_diagonal = np.sqrt(k**2 * (m**2 - k**2) / (4 * (4 * k**2 - 1)))
+    jacobi = np.diag(off_diagonal, 1) + np.diag(off_diagonal, -1)  # shifted by alpha, so nodes come out symmetric
+    nodes, vectors = np.linalg.eigh(jacobi)
+    return nodes + (m - 1) / 2, vectors[0] ** 2, (vectors / vectors[0])[-_LAST:]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Nodes for m targets: ``edges`` cut 0, ..., m into panels of at most ``per_panel`` nodes each.
+
+    >>> rule = Rule.whole(1000, 20)
+    >>> rule.size, rule.halved([True], 8).edges
+    (20, (0, 500, 1000))
+    """
+
+    edges: tuple[int, ...]
+    per_panel: int
+
+    @classmethod
+    def whole(cls, m: int, K: int) -> Rule:
+        return cls((0, m), K)
+
+    @classmethod
+    def panels(cls, m: int, count: int) -> Rule:
+        return cls(tuple(np.unique(np.linspace(0, m, count + 1).round().astype(int)).tolist()), _PER_PANEL)
+
+    @property
+    def m(self) -> int:
+        return self.edges[-1]
+
+    @property
+    def size(self) -> int:
+        return sum(min(self.per_panel, high - low) for low, high in itertools.pairwise(self.edges))
+
+    def halved(self, which: list[bool], per_panel: int | None = None) -> Rule:
+        """The same with some panels cut in two."""
+        edges = [0]
+        for (low, high), cut in zip(itertools.pairwise(self.edges), which, strict=True):
+            edges += [(low + high) // 2, high] if cut and high - low > 1 else [high]
+        return Rule(tuple(edges), per_panel or self.per_panel)
+
+    def nodes(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Positions on [0, 1], where target j is at j/(m - 1), and weights; each (K,)."""
+        parts = [(low, high - low, gauss_rule(high - low, min(self.per_panel, high - low)))
+                 for low, high in itertools.pairwise(self.edges)]  # fmt: skip
+        at = np.concatenate([low + nodes for low, _, (nodes, _, _) in parts]) / max(self.m - 1, 1)
+        share = np.concatenate([weights * count for _, count, (_, weights, _) in parts]) / self.m
+        return torch.as_tensor(at).to(like), torch.as_tensor(share).to(like)
+
+    def errors(self, density: Tensor) -> Tensor:
+        """(..., panels): estimated mass that each panel gets wrong, for densities E (..., K) at the nodes."""
+        out, first = [], 0
+        for low, high in itertools.pairwise(self.edges):
+            K = min(self.per_panel, high - low)
+            here, first = density[..., first : first + K], first + K
+            if high - low <= self.per_panel:  # every target is a node
+                out.append(torch.zeros_like(here[..., 0]))
+                continue
+            _, weights, last = (torch.as_tensor(t).to(density) for t in gauss_rule(high - low, K))
+            c_0 = here @ weights
+            squares = (here @ (weights * last).mT).square().sum(-1)
+            out.append(4.0 * (high - low) / self.m * squares / c_0.clamp(min=1e-30))
+        return torch.stack(out, dim=-1)
