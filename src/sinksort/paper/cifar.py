@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +30,8 @@ NETWORKS = ("cnn", "resnet18")
 class Cifar:
     """Every setting; the defaults are the paper's where it names them."""
 
-    classes: int = knob(10, "number of classes")
+    classes: ClassVar[int] = 10
+
     runs: int = knob(12, "runs, with seeds 0, 1, ...")
     epochs: int = knob(100, "epochs of each run")
     networks: tuple[str, ...] = knob(NETWORKS, "cnn, resnet18")
@@ -65,7 +67,8 @@ class Cifar:
 class Cifar100(Cifar):
     """As ``Cifar``, with 100 classes and the top-5 loss."""
 
-    classes: int = knob(100, "number of classes")
+    classes: ClassVar[int] = 100
+
     losses: tuple[str, ...] = knob(("cross-entropy", "top1", "top1-log", "top5"), "losses to compare")
 
 

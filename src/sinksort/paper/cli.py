@@ -45,7 +45,7 @@ def list_experiments() -> None:
     """What can be reproduced, from which data."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in ("name", "in the paper", "what", "data", "runs", "epochs"):
-        table.add_column(name, justify="right" if name in ("runs", "epochs") else "left")
+        table.add_column(name, justify="right" if name in ("runs", "epochs") else "left", no_wrap=name != "what")
     table.add_row("figures", "Figures 1 to 3", "Operators on a few numbers", "none", "", "")
     for name, experiment in EXPERIMENTS.items():
         knobs = experiment.knobs()

@@ -1,4 +1,4 @@
-"""The demo: the paper in small. Figures, soft answers beside hard ones and an independent solver's, trainings, a report.
+"""The demo: the paper in small. Figures, soft answers beside hard ones and a dense solver's, trainings, a report.
 
 Only data that comes inside scikit-learn is used.
 """

@@ -106,7 +106,7 @@ class Checkpoint:
             return None
         try:
             state: dict[str, Any] = torch.load(self.path, map_location=device, weights_only=True)
-        except (RuntimeError, EOFError, pickle.UnpicklingError, ValueError) as error:
+        except (RuntimeError, EOFError, LookupError, ValueError, pickle.UnpicklingError) as error:
             raise ValueError(
                 f"{self.path} is not a checkpoint of this program ({type(error).__name__}); "
                 "delete it, or start over with --fresh."
