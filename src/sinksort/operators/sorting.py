@@ -107,9 +107,7 @@ def smooth_transport(
     (tensor(1520), tensor(116))
     """
     if not isinstance(solver, Newton):
-        raise TypeError(
-            f"solver must be sinksort.Newton(...), got {type(solver).__name__}; transport takes any."
-        )
+        raise TypeError(f"solver must be sinksort.Newton(...), got {type(solver).__name__}; transport takes any.")
     return smooth_plan(
         x,
         dim=dim,
