@@ -52,17 +52,17 @@ def measure(seeds: int) -> Numbers:
 
 def verdict(task: Task, ours: list[float], surrogates: dict[str, list[float]]) -> str:
     """Against each surrogate by a paired t test over the seeds, at 5%."""
-    named: dict[str, list[str]] = {"wins": [], "ties": [], "loses": []}
+    named: dict[str, list[str]] = {"beats": [], "ties with": [], "loses to": []}
     for name, theirs in surrogates.items():
         gain = np.subtract(theirs, ours) if task.better == "lower" else np.subtract(ours, theirs)
         tells = stats.ttest_1samp(gain, 0.0).pvalue < 0.05
-        named["ties" if not tells else "wins" if gain.mean() > 0 else "loses"].append(name)
-    return "; ".join(f"{how}: {', '.join(names)}" for how, names in named.items() if names)
+        named["ties with" if not tells else "beats" if gain.mean() > 0 else "loses to"].append(name)
+    return "; ".join(f"{how} {', '.join(names)}" for how, names in named.items() if names)
 
 
 def table(numbers: Numbers) -> str:
     lines = [
-        "| loss | data | hard metric, held out | sinksort | surrogates | sinksort wins, ties or loses |",
+        "| loss | data | hard metric, held out | sinksort | surrogates | sinksort ... |",
         "|---|---|---|---|---|---|",
     ]
     for task in TASKS:
@@ -97,8 +97,8 @@ def page(numbers: Numbers, seeds: int, about: dict[str, str]) -> str:
     return (
         "# Losses against surrogates\n\n"
         f"Mean ± standard deviation over {seeds} seeds; a seed draws the split, the noise and the first weights. "
-        "*Wins* and *loses*: paired t test at 5% (splits of one data set overlap, and one comparison in twenty comes "
-        "out by chance, so take it as a guide). Everything has default options and eps unless the row says so.\n"
+        "*Beats* and *loses to*: paired t test at 5% (splits of one data set overlap, and one comparison in twenty "
+        "comes out by chance, so take it as a guide). Everything has default options and eps unless the row says so.\n"
         "Made by `python benchmarks/losses_vs_surrogates.py` with "
         + ", ".join(f"{name} {version}" for name, version in about.items())
         + ".\n\n"

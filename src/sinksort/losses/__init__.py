@@ -2,7 +2,8 @@
 
 Every loss has the contract of ``_common`` (last dimension ranked, ``weights`` an example, ``mask`` for entries that
 exist, ``reduction``) and the options of the operators it is made of (``eps``, ``cost``, ``squash``, ``solver``; see
-``sinksort.operators``). Next to a loss stands the exact metric it softens.
+``sinksort.operators``). Next to a loss stands the exact metric it softens. How they
+compare with the usual surrogates is measured in docs/losses.md.
 """
 
 from ._common import Reduction

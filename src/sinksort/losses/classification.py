@@ -72,8 +72,9 @@ def topk_loss(
         weights: (...) one number a row.
         mask: (..., L) classes that exist.
 
-    Measured: on scikit-learn's digits with 40% of the training labels replaced at random, a linear classifier has a
-    test error of {TOPK_NOISY}. With clean labels it is {TOPK_CLEAN}: cross-entropy is the better choice there.
+    Measured (docs/losses.md) on 400 of scikit-learn's digits, linear classifier, held-out error: with 40% of the labels
+    replaced at random 12.1% with J = "log" and 16.5% with "relu" against 13.9% with cross-entropy; with clean labels 6.4%
+    and 6.9% against 6.2%. For k = 2 cross-entropy was better: prefer it unless labels are wrong.
 
     >>> import torch
     >>> from sinksort.losses import topk_loss

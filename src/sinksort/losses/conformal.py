@@ -104,7 +104,8 @@ def conformal_size_loss(
         weights: (..., m) one number a predicted example.
         mask: (..., n) calibration examples that exist.
 
-    Measured: {CONFORMAL}
+    Measured (docs/losses.md) on blurred digits after a start with cross-entropy: sets of 2.32 classes held out, level
+    with going on with cross-entropy (2.32).
 
     >>> import torch
     >>> from sinksort.losses import conformal_size_loss

@@ -42,7 +42,8 @@ def spearman_loss(
         predictions, targets: (..., n); no gradient goes to the targets.
         weights: one number an entry; they weigh in the ranks and in the correlation.
 
-    Measured: {SPEARMAN}
+    Measured (docs/losses.md) on the diabetes data, rho held out: 0.65, level with squares (0.65) and the pairwise
+    logistic loss (0.66); with 30% outliers 0.54 against 0.36 with squares, level with the pairwise loss (0.53).
 
     >>> import torch
     >>> from sinksort.losses import spearman_loss
@@ -106,7 +107,8 @@ def kendall_loss(
         margin: in ranks.
         weights: one number an entry; a pair counts as the product of its two.
 
-    Measured: {KENDALL}
+    Measured (docs/losses.md) on the diabetes data with a margin of 10: tau 0.475 held out, level with squares and the
+    pairwise logistic loss (0.465).
 
     >>> import torch
     >>> from sinksort.losses import kendall_loss

@@ -46,7 +46,8 @@ def quantile_parity_loss(
         num_groups: default ``groups.max() + 1``; give it when compiling, or to avoid waiting for an accelerator.
         weights: one number an entry.
 
-    Measured: {PARITY}
+    Measured (docs/losses.md) on the diabetes data by age, at equal accuracy: a distance of 0.032 held out against 0.101
+    without a penalty; level with MMD (0.040) and the gap of the means (0.039).
 
     >>> import torch
     >>> from sinksort.losses import quantile_parity_loss

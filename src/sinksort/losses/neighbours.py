@@ -83,7 +83,8 @@ def knn_loss(
         objective: ``"error"``, 1 - vote, the share of neighbours of another class (NeuralSort's); ``"nll"``, -log vote.
         weights: (...) one number a query.
 
-    Measured: {KNN}
+    Measured (docs/losses.md) on digits projected to 3 dimensions: a 5-nearest-neighbour error of 16.3% held out, level
+    with neighbourhood components analysis (17.5%).
 
     >>> import torch
     >>> from sinksort.losses import knn_loss

@@ -40,7 +40,8 @@ def permutation_cross_entropy(
         weights: (...) one number a list.
         mask: (..., n) items that exist; ranks count among them.
 
-    Measured: {PERM}
+    Measured (docs/losses.md) on lists of 6 digits: 60% of the items at their rank held out; NeuralSort's cross-entropy
+    and the pairwise logistic loss were better there (63%).
 
     >>> import torch
     >>> from sinksort.losses import permutation_cross_entropy

@@ -224,7 +224,8 @@ def ndcg_loss(
         weights: (...) one number a list.
         mask: (..., n) items that exist.
 
-    Measured: {NDCG}
+    Measured (docs/losses.md) on lists of 20 noisy digits, held out: NDCG@5 0.799, better than ListNet (0.781), level
+    with the pairwise logistic loss (0.792).
 
     >>> import torch
     >>> from sinksort.losses import ndcg_loss
@@ -286,7 +287,8 @@ def average_precision_loss(
         weights: (...) one number a list.
         mask: (..., n) items that exist.
 
-    Measured: {AP}
+    Measured (docs/losses.md) on lists of 20 noisy digits, held out: 0.619, better than ListNet (0.599), level with the
+    pairwise logistic loss (0.619).
 
     >>> import torch
     >>> from sinksort.losses import average_precision_loss
@@ -348,7 +350,8 @@ def reciprocal_rank_loss(
         weights: (...) one number a list.
         mask: (..., n) items that exist.
 
-    Measured: {RR}
+    Measured (docs/losses.md) on lists of 20 noisy digits, held out: 0.702, level with the pairwise logistic loss (0.698)
+    and ListNet (0.678).
 
     >>> import torch
     >>> from sinksort.losses import reciprocal_rank_loss
@@ -410,7 +413,8 @@ def recall_at_k_loss(
         weights: (...) one number a list.
         mask: (..., n) items that exist.
 
-    Measured: {RECALL}
+    Measured (docs/losses.md) on lists of 20 noisy digits, held out: recall at 2 0.484, better than ListNet (0.458),
+    level with the pairwise logistic loss (0.476).
 
     >>> import torch
     >>> from sinksort.losses import recall_at_k_loss
