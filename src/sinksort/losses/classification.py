@@ -73,8 +73,8 @@ def topk_loss(
         mask: (..., L) classes that exist.
 
     Measured (docs/losses.md) on 400 of scikit-learn's digits, linear classifier, held-out error: with 40% of the labels
-    replaced at random 12.1% with J = "log" and 16.5% with "relu" against 13.9% with cross-entropy; with clean labels 6.4%
-    and 6.9% against 6.2%. For k = 2 cross-entropy was better: prefer it unless labels are wrong.
+    replaced at random 12.1% with J = "log" and 16.5% with "relu" against 13.9% with cross-entropy; with clean labels
+    6.4% and 6.9% against 6.2%. For k = 2 cross-entropy was better: prefer it unless labels are wrong.
 
     >>> import torch
     >>> from sinksort.losses import topk_loss

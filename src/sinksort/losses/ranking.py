@@ -350,8 +350,8 @@ def reciprocal_rank_loss(
         weights: (...) one number a list.
         mask: (..., n) items that exist.
 
-    Measured (docs/losses.md) on lists of 20 noisy digits, held out: 0.702, level with the pairwise logistic loss (0.698)
-    and ListNet (0.678).
+    Measured (docs/losses.md) on lists of 20 noisy digits, held out: 0.702, level with the pairwise logistic loss
+    (0.698) and ListNet (0.678).
 
     >>> import torch
     >>> from sinksort.losses import reciprocal_rank_loss

@@ -101,8 +101,8 @@ def trimmed_loss(
         low, high: 0 <= low < high <= 1; ``low=0.1`` also leaves out the easiest tenth.
         weights: one number an entry.
 
-    Measured (docs/losses.md) on the diabetes data with 30% outliers: a trimmed mean square of 0.58 held out, better than
-    squares (0.76), level with the absolute (0.56) and Huber's loss (0.59).
+    Measured (docs/losses.md) on the diabetes data with 30% outliers: a trimmed mean square of 0.58 held out, better
+    than squares (0.76), level with the absolute (0.56) and Huber's loss (0.59).
 
     >>> import torch
     >>> from sinksort.losses import trimmed_loss
@@ -151,8 +151,8 @@ def median_of_means(
         blocks: entry i of n goes to block floor(i blocks / n); blocks that stay empty are left out.
         weights: one number an entry; they weigh within the blocks, and every block has one vote.
 
-    Measured (docs/losses.md) on the diabetes data with 3% outliers: a mean squared residual of 0.61 held out, level with
-    squares (0.65); the absolute (0.58) and Huber's loss (0.57) were better.
+    Measured (docs/losses.md) on the diabetes data with 3% outliers: a mean squared residual of 0.61 held out, level
+    with squares (0.65); the absolute (0.58) and Huber's loss (0.57) were better.
 
     >>> import torch
     >>> from sinksort.losses import median_of_means
