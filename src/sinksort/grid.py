@@ -102,7 +102,7 @@ def _lagrange(points: int) -> Tensor:
     return torch.as_tensor(np.linalg.inv(np.vander(at, increasing=True)))
 
 
-def _derivative(coef: Tensor) -> Tensor:
+def derivative(coef: Tensor) -> Tensor:
     """Coefficients (r, p, cells) of the derivative in t."""
     power = torch.arange(1, coef.shape[1], dtype=coef.dtype, device=coef.device)
     return torch.nn.functional.pad(coef[:, 1:] * power.unsqueeze(-1), (0, 0, 0, 1))
@@ -126,16 +126,14 @@ def locate(position: Tensor, cells: int) -> tuple[Tensor, Tensor]:
     return at, t
 
 
-def add_moments(out: Tensor, at: Tensor, t: Tensor, weight: Tensor) -> None:
-    """Add the moments of one chunk to ``out`` (k, p, cells)."""
+def add_moments(out: Tensor, at: Tensor, t: Tensor, weight: Tensor | None) -> None:
+    """Add the moments of one chunk, of weight one or ``weight``, to ``out`` (k, p, cells)."""
     rows, points, cells = out.shape
-    flat, weight = at.flatten(), weight.flatten()
-    t = t.flatten()
+    at, t = at.flatten(), t.flatten()
+    power = None if weight is None else weight.flatten()
     for c in range(points):
-        sums = torch.bincount(flat, weights=weight, minlength=rows * cells)
-        out[:, c] += sums.view(rows, cells)
-        if c + 1 < points:
-            weight = weight * t
+        out[:, c] += torch.bincount(at, weights=power, minlength=rows * cells).view(rows, cells)
+        power = t if power is None else power * t
 
 
 def horner(table: Tensor, at: Tensor, t: Tensor) -> Tensor:
@@ -173,7 +171,7 @@ class _Moments(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         position, w = ctx.saved_tensors
         (coef,) = grads
-        by_position = w * evaluate(position, _derivative(coef)) if ctx.needs_input_grad[0] else None
+        by_position = w * evaluate(position, derivative(coef)) if ctx.needs_input_grad[0] else None
         by_weight = evaluate(position, coef) if ctx.needs_input_grad[1] else None
         return by_position, by_weight, None, None
 
@@ -207,7 +205,7 @@ class _Evaluate(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         position, coef = ctx.saved_tensors
         (v,) = grads
-        by_position = v * evaluate(position, _derivative(coef)) if ctx.needs_input_grad[0] else None
+        by_position = v * evaluate(position, derivative(coef)) if ctx.needs_input_grad[0] else None
         by_coef = moments(position, v, coef.shape[2], coef.shape[1]) if ctx.needs_input_grad[1] else None
         return by_position, by_coef
 
@@ -218,5 +216,5 @@ class _Evaluate(torch.autograd.Function):
         if tangents[1] is not None:
             out = out + evaluate(position, tangents[1])
         if tangents[0] is not None:
-            out = out + tangents[0] * evaluate(position, _derivative(coef))
+            out = out + tangents[0] * evaluate(position, derivative(coef))
         return out

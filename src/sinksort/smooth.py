@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from .grid import Grid
+from .places import Places
 from .plan import Plan
 from .rules import Rule
 from .semidual import c_transform, log_density
@@ -31,25 +32,20 @@ from .semidual import c_transform, log_density
 class Values:
     """The values of some rows, moved to the nodes of a grid; or, without a grid, sorted and standing for themselves."""
 
-    place: Tensor  #: (r, n) where each value stands on the grid's [0, 1]
-    a: Tensor  #: (r, n) weights, rows sum to 1
+    places: Places
     grid: Grid | None
     kept: Tensor | None = None  #: nodes that values need; None for all
     occupied: Tensor | None = None  #: (r, cells) cells with values in them
-
-    def read(self, F: Tensor, plan: Plan) -> Tensor:
-        """(r, n): a function that is given on the sources of the small plan, at every value."""
-        if self.grid is None:
-            return plan.problem.unsort(F)
-        return self.grid.read(self.place, self.on_all_nodes(F))
+    weight: Tensor | None = None  #: (r, cells) what the values in each cell weigh
 
     def chosen(self, which: Tensor) -> Values:
         occupied = None if self.occupied is None else self.occupied[which]
-        return replace(self, place=self.place[which], a=self.a[which], occupied=occupied)
+        weight = None if self.weight is None else self.weight[which]
+        return replace(self, places=self.places.chosen(which), occupied=occupied, weight=weight)
 
     @property
     def cells(self) -> int:
-        return self.place.shape[-1] if self.grid is None else self.grid.cells
+        return self.places.shape[-1] if self.grid is None else self.grid.cells
 
     def on_all_nodes(self, F: Tensor) -> Tensor:
         """(r, ..., nodes): zero at nodes that no value needs."""
@@ -57,12 +53,19 @@ class Values:
             return F
         return F.new_zeros(*F.shape[:-1], self.grid.size).index_copy(-1, self.kept, F)
 
+    def read(self, F: Tensor, plan: Plan) -> Tensor:
+        """(r, n): a function that is given on the sources of the small plan, at every value."""
+        if self.grid is None:
+            return plan.problem.unsort(F)
+        return self.places.evaluate(self.grid.polynomials(self.on_all_nodes(F)))
+
     def masses(self, payload: Tensor, plan: Plan) -> Tensor:
         """(r, U): what the values carry, payload (r, n) times weight, moved to the sources of the small plan."""
-        carried = torch.where(self.a > 0, self.a * payload, 0.0)  # what weighs nothing may hold anything
         if self.grid is None:
-            return carried if plan.problem.order is None else carried.gather(-1, plan.problem.order)
-        masses = self.grid.masses(self.place, carried)
+            p = plan.problem
+            sorted_payload = payload if p.order is None else payload.gather(-1, p.order)
+            return torch.where(p.a > 0, p.a * sorted_payload, 0.0)  # what weighs nothing may hold anything
+        masses = self.grid.spread(self.places.moments(payload, self.grid.cells, self.grid.points))
         return masses if self.kept is None else masses[:, self.kept]
 
 
@@ -76,7 +79,6 @@ class Part:
     plan: Plan  #: the small problem, solved
     error: Tensor  #: (r,) estimated
     accepted: float  #: how large an error may be
-    poisoned: Tensor  #: (r, 1) NaN for rows that hold a NaN, else 0
 
     def chosen(self, which: Tensor) -> Part:
         """Some of the rows."""
@@ -86,7 +88,6 @@ class Part:
             values=self.values.chosen(which),
             plan=self.plan.chosen(which),
             error=self.error[which],
-            poisoned=self.poisoned[which],
         )
 
     def of_rows(self, index: Tensor) -> Part:
@@ -95,13 +96,17 @@ class Part:
 
     def ranks(self, descending: bool) -> Tensor:
         """(r, n): from 1 for the smallest, or the largest."""
+        return self.pulled(self.ranks_of_nodes(descending))
+
+    def ranks_of_nodes(self, descending: bool) -> Tensor:
+        """(r, K): what a value would get that goes to one node alone."""
         p = self.plan.problem
         if self.rule is None:
             levels = p.b.flip(-1).cumsum(-1).flip(-1) if descending else p.b.cumsum(-1)
         else:
             m = self.rule.m
             levels = ((m - 1) * (1.0 - p.y if descending else p.y) + 1.0) / m
-        return self.pulled(p.count * levels)
+        return p.count * levels
 
     def pulled(self, v: Tensor) -> Tensor:
         """(r, n): average of v (r, K), given on the nodes of the small plan."""
@@ -121,21 +126,19 @@ class Part:
         return self._read(self.density(at[0]) @ (v / m).unsqueeze(-1))
 
     def _read(self, F: Tensor) -> Tensor:
-        return self.values.read(F.squeeze(-1), self.plan) + self.poisoned
+        return self.values.read(F.squeeze(-1), self.plan) + self.values.places.poisoned
 
     def push(self, payload: Tensor) -> Tensor:
         """(r, m): average of payload (r, n), given on the values, over what reaches each target."""
         finite = payload.isfinite()
         beyond = torch.where(finite, 0.0, payload).sum(-1, keepdim=True)  # with any share of it the average is infinite
-        return self._push_finite(torch.where(finite, payload, 0.0)) + beyond + self.poisoned
+        return self._push_finite(torch.where(finite, payload, 0.0)) + beyond + self.values.places.poisoned
 
     def _push_finite(self, payload: Tensor) -> Tensor:
         carried = self.values.masses(payload, self.plan)
-        p = self.plan.problem
         if self.rule is None:
-            E = log_density(self.plan.M, self.plan.log_b, self.plan.gamma).exp()
-            return _weighted(carried, E) / _weighted(p.a, E)
-        m = self.rule.m
+            return self.averages(carried)
+        p, m = self.plan.problem, self.rule.m
         at = (torch.arange(m, dtype=p.a.dtype, device=p.a.device) / max(m - 1, 1)).expand(len(carried), m)
         span = (payload.amax(-1) - payload.amin(-1)).detach()
         for grid in self._target_grids(m):
@@ -144,6 +147,11 @@ class Part:
             if (off <= self.accepted * span).all():
                 return grid.read(at, F)
         return _weighted(carried, self.density(at[0]))
+
+    def averages(self, carried: Tensor) -> Tensor:
+        """(r, K): what the sources of the small plan carry (r, U), over what reaches each node."""
+        E = log_density(self.plan.M, self.plan.log_b, self.plan.gamma).exp()
+        return _weighted(carried, E) / _weighted(self.plan.problem.a, E)
 
     def density(self, y: Tensor) -> Tensor:
         """E (r, U, Y) at targets y (Y,) anywhere: what reaches each of them weighs one."""

@@ -1,0 +1,270 @@
+"""Where very many values stand, without writing it down.
+
+For equal weights, x~ = squash((x - mean) / std) costs less to compute again than to keep: in pieces that fit in the
+cache, in float64 whatever x is, on the way into the moments of a grid or out of its polynomials. Memory then holds x
+and the answer, and in the backward pass x, the cotangent and the gradient.
+
+The two functions are those of ``grid`` with the place computed inside. Their first derivatives are computed in the same
+way; for higher ones they are composed from ``grid``'s, which can be differentiated for ever.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .grid import add_moments, chunks, derivative, evaluate, horner, locate, moments
+
+
+@dataclass(frozen=True)
+class Streamed:
+    """The places of rows x (r, n), all finite and not constant, of equal weight."""
+
+    x: Tensor
+    mean: Tensor  #: (r, 1) float64
+    scale: Tensor  #: (r, 1) 1/std
+    squash: str
+
+    @classmethod
+    def of(cls, x: Tensor, squash: str) -> Streamed | None:
+        """None where a row needs more care: it is constant, holds NaN or infinity, or overflows."""
+        with torch.no_grad():
+            mean, scale = _statistics(x)
+            if not (torch.isfinite(mean) & torch.isfinite(scale)).all():
+                return None
+        mean, scale = _Statistics.apply(x, mean, scale)  # type: ignore[no-untyped-call]
+        return cls(x, mean, scale, squash)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        rows, n = self.x.shape
+        return rows, n
+
+    @property
+    def interval(self) -> tuple[Tensor, Tensor]:
+        return self.mean.new_zeros(1), self.mean.new_ones(1)
+
+    @property
+    def poisoned(self) -> Tensor:
+        return self.x.new_zeros(1)
+
+    def chosen(self, rows: Tensor) -> Streamed:
+        if len(rows) == len(self.x):
+            return self
+        return Streamed(self.x[rows], self.mean[rows], self.scale[rows], self.squash)
+
+    def occupied(self, in_cells: Tensor) -> Tensor:
+        return in_cells[:, 0] != 0
+
+    def standing(self) -> tuple[Tensor, Tensor]:
+        x_tilde = _squashed((self.x.double() - self.mean) * self.scale, self.squash)[0]
+        return x_tilde, torch.full_like(x_tilde, 1.0 / self.x.shape[-1])
+
+    def moments(self, w: Tensor | None, cells: int, points: int) -> Tensor:
+        out: Tensor = _Moments.apply(self.x, self.mean, self.scale, w, cells, points, self.squash)  # type: ignore[no-untyped-call]
+        return out
+
+    def evaluate(self, coef: Tensor) -> Tensor:
+        out: Tensor = _Evaluate.apply(self.x, self.mean, self.scale, coef, self.squash)  # type: ignore[no-untyped-call]
+        return out
+
+
+def _squashed(z: Tensor, squash: str) -> tuple[Tensor, Tensor]:
+    """The map and its derivative."""
+    if squash == "sigmoid":
+        s = z.sigmoid()
+        return s, s * (1.0 - s)
+    return z.arctan() / math.pi + 0.5, 1.0 / (math.pi * (1.0 + z.square()))
+
+
+def _positions(x: Tensor, mean: Tensor, scale: Tensor, cells: int, squash: str) -> tuple[Tensor, Tensor]:
+    """Position in cells, and its derivative in z."""
+    at, slope = _squashed((x.double() - mean) * scale, squash)
+    return at * cells, slope * cells
+
+
+def _place(x: Tensor, mean: Tensor, scale: Tensor, cells: int, squash: str) -> Tensor:
+    z = (x.double() - mean).mul_(scale)
+    at = z.sigmoid_() if squash == "sigmoid" else z.arctan_().div_(math.pi).add_(0.5)
+    return at.mul_(cells)
+
+
+def _statistics(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and 1/std of every row: two passes, so that a large mean costs no digits."""
+    rows, n = x.shape
+    total = x.new_zeros(rows, 1, dtype=torch.float64)
+    for r, c in chunks(rows, n):
+        total[r] += x[r, c].double().sum(-1, keepdim=True)
+    mean = total / n
+    squares = torch.zeros_like(mean)
+    for r, c in chunks(rows, n):
+        squares[r] += (x[r, c].double() - mean[r]).square().sum(-1, keepdim=True)
+    # A constant row has squares that are zero up to the rounding of its mean.
+    squares = torch.where(squares > n * (1e-14 * mean).square(), squares, 0.0)
+    return mean, (squares / n).rsqrt()
+
+
+class _Statistics(torch.autograd.Function):
+    """(mean, 1/std) as functions of x; their values are known."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, mean: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+        mean, scale = mean.clone(), scale.clone()
+        ctx.save_for_backward(x, mean, scale)
+        ctx.save_for_forward(x, mean, scale)
+        return mean, scale
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x, mean, scale = ctx.saved_tensors
+        by_mean, by_scale = grads
+        n = x.shape[-1]
+        tilt = -by_scale * scale**3 / n  # d(1/std)/dx_i = -(x_i - mean) / (n std^3)
+        level = by_mean / n - tilt * mean
+        if torch.is_grad_enabled():
+            return (level + tilt * x.double()).to(x.dtype), None, None
+        out = torch.empty_like(x)
+        for r, c in chunks(*x.shape):
+            out[r, c] = level[r] + tilt[r] * x[r, c].double()
+        return out, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> tuple[Tensor, Tensor]:
+        x, mean, scale = ctx.saved_tensors
+        along = tangents[0].double()
+        tilted = ((x.double() - mean) * along).mean(-1, keepdim=True)
+        return along.mean(-1, keepdim=True), -tilted * scale**3
+
+
+class _Moments(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, mean: Tensor, scale: Tensor, w: Tensor | None, cells: int, points: int, squash: str
+    ) -> Tensor:
+        ctx.save_for_backward(x, mean, scale, w)
+        ctx.save_for_forward(x, mean, scale, w)
+        ctx.options = cells, points, squash
+        rows, n = x.shape
+        out = mean.new_zeros(rows, points, cells)
+        for r, c in chunks(rows, n):
+            at, t = locate(_place(x[r, c], mean[r], scale[r], cells, squash), cells)
+            add_moments(out[r], at, t, None if w is None else w[r, c].double())
+        return out.div_(n)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x, mean, scale, w = ctx.saved_tensors
+        cells, points, squash = ctx.options
+        coef = grads[0] / x.shape[-1]
+        if torch.is_grad_enabled():
+            inputs = [t.view_as(t) for t in (x, mean, scale)]
+            position = _positions(*inputs, cells, squash)[0]
+            weight = torch.ones_like(position) if w is None else w.view_as(w)
+            out = moments(position, weight.double(), cells, points)
+            return *_partials(out, [*inputs, weight], coef), None, None, None
+        by_x, by_mean, by_scale = torch.empty_like(x), torch.zeros_like(mean), torch.zeros_like(scale)
+        by_w = torch.empty_like(w) if w is not None and ctx.needs_input_grad[3] else None
+        tables = _tables(coef), _tables(derivative(coef))
+        for r, c in chunks(*x.shape):
+            position, slope = _positions(x[r, c], mean[r], scale[r], cells, squash)
+            at, t = locate(position, cells)
+            pull = horner(tables[1][:, r].flatten(1), at, t).mul_(slope)  # cotangent of z
+            if w is not None:
+                pull.mul_(w[r, c])
+            if by_w is not None:
+                by_w[r, c] = horner(tables[0][:, r].flatten(1), at, t)
+            _spread_back(pull, x[r, c], mean[r], scale[r], by_x[r, c], by_mean[r], by_scale[r])
+        return by_x, by_mean, by_scale, by_w, None, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Tensor:
+        x, mean, scale, w = ctx.saved_tensors
+        cells, points, squash = ctx.options
+        position, slope = _positions(x, mean, scale, cells, squash)
+        moved = slope * _tangent_of_z(x, mean, scale, tangents)
+        weight = torch.ones_like(position) if w is None else w.double()
+        lower = moments(position, weight * moved, cells, points)
+        power = torch.arange(points, dtype=lower.dtype, device=lower.device).unsqueeze(-1)
+        out = power * torch.nn.functional.pad(lower[:, :-1], (0, 0, 1, 0))  # d/dt t^c = c t^(c-1)
+        if tangents[3] is not None:
+            out = out + moments(position, tangents[3].double(), cells, points)
+        return out / x.shape[-1]
+
+
+class _Evaluate(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, mean: Tensor, scale: Tensor, coef: Tensor, squash: str) -> Tensor:
+        ctx.save_for_backward(x, mean, scale, coef)
+        ctx.save_for_forward(x, mean, scale, coef)
+        ctx.squash = squash
+        out, table, cells = torch.empty_like(x), _tables(coef), coef.shape[2]
+        for r, c in chunks(*x.shape):
+            at, t = locate(_place(x[r, c], mean[r], scale[r], cells, squash), cells)
+            out[r, c] = horner(table[:, r].flatten(1), at, t)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x, mean, scale, coef = ctx.saved_tensors
+        (v,) = grads
+        points, cells = coef.shape[1:]
+        if torch.is_grad_enabled():
+            inputs = [t.view_as(t) for t in (x, mean, scale, coef)]
+            position = _positions(*inputs[:3], cells, ctx.squash)[0]
+            return *_partials(evaluate(position, inputs[3]).to(x.dtype), inputs, v), None
+        by_x, by_mean, by_scale = torch.empty_like(x), torch.zeros_like(mean), torch.zeros_like(scale)
+        by_coef, table = torch.zeros_like(coef), _tables(derivative(coef))
+        for r, c in chunks(*x.shape):
+            position, slope = _positions(x[r, c], mean[r], scale[r], cells, ctx.squash)
+            at, t = locate(position, cells)
+            weight = v[r, c].double()
+            add_moments(by_coef[r], at, t, weight)
+            pull = horner(table[:, r].flatten(1), at, t).mul_(slope).mul_(weight)
+            _spread_back(pull, x[r, c], mean[r], scale[r], by_x[r, c], by_mean[r], by_scale[r])
+        return by_x, by_mean, by_scale, by_coef, None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Tensor:
+        x, mean, scale, coef = ctx.saved_tensors
+        position, slope = _positions(x, mean, scale, coef.shape[2], ctx.squash)
+        out = evaluate(position, derivative(coef)) * slope * _tangent_of_z(x, mean, scale, tangents)
+        if tangents[3] is not None:
+            out = out + evaluate(position, tangents[3])
+        return out.to(x.dtype)
+
+
+def _tables(coef: Tensor) -> Tensor:
+    """(p, r, cells): a row's polynomials side by side."""
+    return coef.transpose(0, 1).contiguous()
+
+
+def _spread_back(
+    pull: Tensor, x: Tensor, mean: Tensor, scale: Tensor, by_x: Tensor, by_mean: Tensor, by_scale: Tensor
+) -> None:
+    """From the cotangent of z = (x - mean) scale to those of its parts."""
+    by_x.copy_(pull * scale)
+    by_mean.sub_(pull.sum(-1, keepdim=True) * scale)
+    by_scale.add_((pull * (x - mean)).sum(-1, keepdim=True))
+
+
+def _tangent_of_z(x: Tensor, mean: Tensor, scale: Tensor, tangents: tuple[Any, ...]) -> Tensor:
+    out = torch.zeros_like(x, dtype=mean.dtype)
+    along_x, along_mean, along_scale = tangents[:3]
+    if along_x is not None:
+        out = out + along_x.double() * scale
+    if along_mean is not None:
+        out = out - along_mean * scale
+    if along_scale is not None:
+        out = out + (x.double() - mean) * along_scale
+    return out
+
+
+def _partials(out: Tensor, inputs: list[Tensor], v: Tensor) -> list[Tensor | None]:
+    """Derivatives that can be differentiated again."""
+    wanted = [t for t in inputs if t.requires_grad]
+    found = iter(torch.autograd.grad(out, wanted, v, create_graph=True, allow_unused=True))
+    return [next(found) if t.requires_grad else None for t in inputs]
