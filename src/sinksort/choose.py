@@ -7,13 +7,15 @@ from torch import Tensor
 
 from ._checks import tracing
 from .costs import Cost, Power, resolve_cost
+from .places import WORTH_A_GRID, Placed, Places
 from .plan import Plan, solve
 from .problem import as_rows, entropy, like_rows, live_rows, pose, target_rows, wide_dtype
-from .refine import WORTH_A_GRID, Refinement, accepted_error, first_sizes
+from .refine import Refinement, accepted_error, first_sizes
 from .smooth import Part, SmoothPlan
 from .solvers import Newton, Solver
 from .solvers._common import host_may_look
-from .squash import Squash
+from .squash import INCREASING_MAPS, Squash
+from .streamed import Streamed
 
 _LARGE = 1 << 26  #: entries of a plan that no one should want to hold
 
@@ -102,19 +104,28 @@ def smooth_plan(
     for index, live in _rows_by_count(flat, kept):
         if live == 0:
             continue  # nothing in these rows: their answers are zero
+        own = None if given is None else (given[0][index], given[1][index])
+        low, high = (own[0][:, :1], own[0][:, -1:]) if own else (eps_rows.new_zeros(1), eps_rows.new_ones(1))
         refinement = Refinement(
-            _picked(flat, index, kept),
-            None if a is None else _picked(a, index, kept),
+            places_of(_picked(flat, index, kept), None if a is None else _picked(a, index, kept), squash, low, high),
             eps_rows[index],
-            None if given is None else (given[0][index], given[1][index]),
+            own,
             m if given or num_targets is not None else live,
-            squash,
             solver,
             accepted_error(x.dtype),
             reads != "ranks",
         )
         parts.extend(part.of_rows(index) for part in refinement.run(*sizes))
     return SmoothPlan(parts, x, kept, m, dim, descending)
+
+
+def places_of(x: Tensor, weights: Tensor | None, squash: Squash, low: Tensor, high: Tensor) -> Places:
+    """The places of rows x (r, n); ``low`` and ``high`` are the outermost targets."""
+    if weights is None and isinstance(squash, str) and squash in INCREASING_MAPS and x.shape[-1] >= WORTH_A_GRID:
+        streamed = Streamed.of(x, squash)
+        if streamed is not None:
+            return streamed
+    return Placed.of(x, weights, squash, low, high)
 
 
 def _picked(t: Tensor, index: Tensor, kept: Tensor | None) -> Tensor:

@@ -4,6 +4,7 @@
     evaluate(coef):  a piecewise polynomial at every value
 
 ``Placed`` holds x~ and takes any input; ``streamed.Streamed`` computes it on the way, for plain input in great number.
+Whoever has the values elsewhere (on other machines, on disk) answers the same questions.
 """
 
 from __future__ import annotations
@@ -14,9 +15,22 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from .grid import evaluate, moments
-from .problem import live_rows
+from .grid import Grid, evaluate, moments
+from .problem import live_rows, wide_dtype
 from .squash import Squash, normalize
+
+#: With fewer values than this, a grid costs more than it saves.
+WORTH_A_GRID = 1024
+
+
+def worth(grid: Grid, n: int) -> bool:
+    """Whether n values, all of them here, are better off on a grid."""
+    return n >= max(WORTH_A_GRID, 2 * grid.cells)
+
+
+def count_of(rows: Tensor) -> Tensor:
+    """(r, 1): the size of the rows."""
+    return torch.full((len(rows), 1), float(rows.shape[-1]), dtype=wide_dtype(rows.device), device=rows.device)
 
 
 class Places(Protocol):
@@ -33,6 +47,16 @@ class Places(Protocol):
     @property
     def poisoned(self) -> Tensor:
         """(r, 1): NaN for rows that hold a NaN, else 0."""
+
+    @property
+    def count(self) -> Tensor:
+        """(r, 1): how many values a row has; more than are here, when there are others elsewhere."""
+
+    def worth(self, grid: Grid) -> bool:
+        """Whether to stand on this grid; if not, every value stands for itself."""
+
+    def agreed(self, errors: Tensor) -> Tensor:
+        """The estimates that decide what is refined: the same for all who refine together."""
 
     def chosen(self, rows: Tensor) -> Places:
         """Some of the rows."""
@@ -77,6 +101,16 @@ class Placed:
     def shape(self) -> tuple[int, int]:
         rows, n = self.a.shape
         return rows, n
+
+    @property
+    def count(self) -> Tensor:
+        return count_of(self.a)
+
+    def worth(self, grid: Grid) -> bool:
+        return worth(grid, self.a.shape[-1])
+
+    def agreed(self, errors: Tensor) -> Tensor:
+        return errors
 
     def chosen(self, rows: Tensor) -> Placed:
         low, high = (t if t.ndim == 1 else t[rows] for t in self.interval)

@@ -13,17 +13,14 @@ import math
 import torch
 from torch import Tensor
 
-from .grid import Grid, moments
+from .grid import Grid
+from .places import Places
 from .plan import Plan, solve
-from .problem import Problem, live_rows
+from .problem import Problem
 from .rules import Rule
 from .semidual import log_density
 from .smooth import Part, Values
 from .solvers import Solver
-from .squash import Squash, normalize
-
-#: With fewer values than this, a grid costs more than it saves.
-WORTH_A_GRID = 1024
 
 
 def accepted_error(dtype: torch.dtype) -> float:
@@ -39,39 +36,28 @@ def first_sizes(eps: float, dtype: torch.dtype) -> tuple[int, int]:
 
 
 class Refinement:
-    """Small problems for rows (r, n) without padding, refined until all rows are right."""
+    """Small problems for some rows, refined until all of them are right."""
 
     def __init__(
         self,
-        x: Tensor,
-        weights: Tensor | None,
+        places: Places,
         eps: Tensor,
         given: tuple[Tensor, Tensor] | None,
         m: int,
-        squash: Squash,
         solver: Solver,
         accepted: float,
         averages: bool,
     ) -> None:
-        values, self.a, _, self.count = live_rows(x, x, -1, weights, None)
-        low, high = (given[0][:, :1], given[0][:, -1:]) if given else (values.new_zeros(1), values.new_ones(1))
-        x_tilde = normalize(values, self.a, squash, low, high)
-        nan = x_tilde.isnan()
-        self.poisoned = torch.where(nan.any(-1, keepdim=True), torch.nan, 0.0).to(x_tilde.dtype)
-        self.x_tilde = torch.where(nan, 0.5, x_tilde)
-        self.weighted = weights is not None
-        self.bounded = isinstance(squash, str)  # in [0, 1]
-        self.eps, self.given, self.m, self.solver = eps, given, m, solver
+        self.places, self.eps, self.given, self.m, self.solver = places, eps, given, m, solver
         self.accepted, self.averages = accepted, averages
 
     def run(self, cells: int, K: int) -> list[Part]:
-        todo = torch.arange(len(self.a), device=self.a.device)
+        todo = torch.arange(len(self.eps), device=self.eps.device)
         grid: Grid | None = Grid(cells, 8 if self.accepted < 1e-7 else 4)
         rule: Rule | None = Rule.whole(self.m, K)
         done: list[Part] = []
         for attempt in range(64):
-            n = self.a.shape[-1]
-            if grid is not None and (n < WORTH_A_GRID or n < 2 * grid.cells):
+            if grid is not None and not self.places.worth(grid):
                 grid = None
             if rule is not None and (self.given is not None or self.m < 2 * rule.size):
                 rule = None
@@ -98,26 +84,26 @@ class Refinement:
 
     def _solved(self, rows: Tensor, grid: Grid | None, rule: Rule | None) -> tuple[Part, Tensor, Tensor]:
         """The small problem of some rows, and what grid and rule (panel by panel) get wrong."""
-        a, x_tilde = self.a[rows], self.x_tilde[rows]
+        places, eps = self.places.chosen(rows), self.eps[rows]
         if self.given is not None:
             y, b = self.given[0][rows], self.given[1][rows]
         elif rule is not None:
-            y, b = (t.expand(len(rows), -1) for t in rule.nodes(a))
+            y, b = (t.expand(len(rows), -1) for t in rule.nodes(eps))
         else:
-            at = torch.arange(self.m, dtype=a.dtype, device=a.device) / max(self.m - 1, 1)
+            at = torch.arange(self.m, dtype=eps.dtype, device=eps.device) / max(self.m - 1, 1)
             y, b = at.expand(len(rows), -1), torch.full_like(at, 1.0 / self.m).expand(len(rows), -1)
-        eps, count = self.eps[rows], self.count[rows]
 
         if grid is None:
+            x_tilde, a = places.standing()
             sources, order = x_tilde.sort(dim=-1)
             inverse = order.argsort(dim=-1)
             cost = (y.unsqueeze(-2) - sources.unsqueeze(-1)).square()
-            problem = Problem(sources, a.gather(-1, order), y, b, cost, eps, count, a.dtype, inverse, order)
-            values = Values(x_tilde, a, None)
+            problem = Problem(sources, a.gather(-1, order), y, b, cost, eps, places.count, eps.dtype, inverse, order)
+            values = Values(places, None)
         else:
-            values, sources, masses, hats = self._on_grid(x_tilde, a, grid)
+            values, sources, masses, hats = on_nodes(places, grid)
             cost = (y.unsqueeze(-2) - sources.unsqueeze(-1)).square()
-            problem = Problem(sources, masses, y, b, cost, eps, count, a.dtype, hats=hats)
+            problem = Problem(sources, masses, y, b, cost, eps, places.count, eps.dtype, hats=hats)
         plan = solve(problem, self.solver, warn=grid is None and rule is None)
         with torch.no_grad():
             off_grid, off_rule = self._estimates(plan, values, rule)
@@ -128,37 +114,15 @@ class Refinement:
                 off_rule = torch.where(lost.unsqueeze(-1), 0.0, off_rule)
             elif rule is None:
                 off_rule = torch.zeros_like(off_rule)
-        part = Part(rows, values, rule, plan, off_grid.maximum(off_rule.sum(-1)), self.accepted, self.poisoned[rows])
-        return part, off_grid, off_rule
-
-    def _on_grid(self, x_tilde: Tensor, a: Tensor, grid: Grid) -> tuple[Values, Tensor, Tensor, Tensor]:
-        """The values on the grid, its nodes and their masses: all nodes, or those that values need."""
-        if self.bounded:
-            low, high = x_tilde.new_zeros(1), x_tilde.new_ones(1)
-        else:
-            low, high = x_tilde.detach().amin(-1, keepdim=True), x_tilde.detach().amax(-1, keepdim=True)
-            high = torch.where(high > low, high, low + 1.0)
-        place = x_tilde if self.bounded else (x_tilde - low) / (high - low)
-        in_cells = moments(place * grid.cells, a, grid.cells, grid.points)
-        occupied = in_cells[:, 0] != 0
-        if self.weighted:  # what weighs nothing wants a rank too
-            with torch.no_grad():
-                occupied = moments(place * grid.cells, torch.ones_like(a), grid.cells, 1)[:, 0] != 0
-        # Cell k is interpolated from nodes k to k + p - 1, and its error seen in one more on each side.
-        needed = torch.nn.functional.pad(occupied.any(0), (grid.points, grid.points))
-        needed = needed.unfold(0, grid.points + 2, 1).any(-1)
-        kept = None if needed.float().mean() > 0.8 else needed.nonzero().squeeze(-1)
-        nodes, masses, hats = grid.nodes(a), grid.spread(in_cells), grid.hats(in_cells.detach())
-        if kept is not None:
-            nodes, masses, hats = nodes[kept], masses[:, kept], hats[:, kept]
-        sources = (low + (high - low) * nodes).expand_as(masses)
-        return Values(place, a, grid, kept, occupied), sources, masses, hats
+            agreed = places.agreed(torch.cat([off_grid.unsqueeze(-1), off_rule], dim=-1))
+            off_grid, off_rule = agreed[:, 0], agreed[:, 1:]
+        return Part(rows, values, rule, plan, off_grid.maximum(off_rule.sum(-1)), self.accepted), off_grid, off_rule
 
     def _estimates(self, plan: Plan, values: Values, rule: Rule | None) -> tuple[Tensor, Tensor]:
         """(r,) error of the grid and (r, panels) of the rule, as fractions of n or of the range."""
         E = log_density(plan.M, plan.log_b, plan.gamma).exp()
         off_rule = E.new_zeros(len(E), 1) if rule is None else rule.errors(E).amax(-2)
-        if values.grid is None or values.occupied is None:
+        if values.grid is None or values.occupied is None or values.weight is None:
             return E.new_zeros(len(E)), off_rule
         b = plan.problem.b
         if not self.averages:
@@ -166,9 +130,22 @@ class Refinement:
             remainder = values.grid.remainder(values.on_all_nodes(mean)) * values.occupied.unsqueeze(1)
             return 3.0 * remainder.amax((-1, -2)), off_rule
         density = values.on_all_nodes(E.mT)
-        below = (values.grid.remainder((density * b.unsqueeze(-1)).cumsum(-2)) * values.occupied.unsqueeze(1)).amax(
-            (-1, -2)
-        )
-        spread = moments(values.place * values.grid.cells, values.a, values.grid.cells, 1).transpose(1, 2)
-        gathered = (values.grid.remainder(density) @ spread).amax((-1, -2))
-        return 3.0 * below.maximum(gathered), off_rule
+        below = values.grid.remainder((density * b.unsqueeze(-1)).cumsum(-2)) * values.occupied.unsqueeze(1)
+        gathered = values.grid.remainder(density) @ values.weight.unsqueeze(-1)
+        return 3.0 * below.amax((-1, -2)).maximum(gathered.amax((-1, -2))), off_rule
+
+
+def on_nodes(places: Places, grid: Grid) -> tuple[Values, Tensor, Tensor, Tensor]:
+    """The values on the grid, its nodes and their masses: all nodes, or those that values need."""
+    in_cells = places.moments(None, grid.cells, grid.points)
+    occupied = places.occupied(in_cells)
+    # Cell k is interpolated from nodes k to k + p - 1, and its error seen in one more on each side.
+    needed = torch.nn.functional.pad(occupied.any(0), (grid.points, grid.points))
+    needed = needed.unfold(0, grid.points + 2, 1).any(-1)
+    kept = None if needed.float().mean() > 0.8 else needed.nonzero().squeeze(-1)
+    nodes, masses, hats = grid.nodes(in_cells), grid.spread(in_cells), grid.hats(in_cells.detach())
+    if kept is not None:
+        nodes, masses, hats = nodes[kept], masses[:, kept], hats[:, kept]
+    low, high = places.interval
+    sources = (low + (high - low) * nodes).expand_as(masses)
+    return Values(places, grid, kept, occupied, in_cells[:, 0].detach()), sources, masses, hats

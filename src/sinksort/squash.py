@@ -16,7 +16,7 @@ from torch import Tensor
 
 Squash: TypeAlias = str | Callable[[Tensor], Tensor] | None
 
-_INCREASING_MAPS: dict[str, Callable[[Tensor], Tensor]] = {
+INCREASING_MAPS: dict[str, Callable[[Tensor], Tensor]] = {
     "sigmoid": torch.sigmoid,
     "arctan": lambda z: z.arctan() / math.pi + 0.5,
 }
@@ -42,12 +42,12 @@ def normalize(x: Tensor, a: Tensor, squash: Squash, low: Tensor, high: Tensor) -
                 "apply an increasing map elementwise."
             )
         return squashed
-    if squash not in _INCREASING_MAPS:
+    if squash not in INCREASING_MAPS:
         raise ValueError(
             "squash must be 'sigmoid', 'arctan', None (x is already in [0, 1]) or an increasing callable, "
             f"got {squash!r}."
         )
-    return _INCREASING_MAPS[squash](standardize(x, a))
+    return INCREASING_MAPS[squash](standardize(x, a))
 
 
 def standardize(x: Tensor, a: Tensor) -> Tensor:

@@ -17,7 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .grid import add_moments, chunks, derivative, evaluate, horner, locate, moments
+from .grid import Grid, add_moments, chunks, derivative, evaluate, horner, locate, moments
+from .places import count_of, worth
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,16 @@ class Streamed:
     @property
     def poisoned(self) -> Tensor:
         return self.x.new_zeros(1)
+
+    @property
+    def count(self) -> Tensor:
+        return count_of(self.x)
+
+    def worth(self, grid: Grid) -> bool:
+        return worth(grid, self.x.shape[-1])
+
+    def agreed(self, errors: Tensor) -> Tensor:
+        return errors
 
     def chosen(self, rows: Tensor) -> Streamed:
         if len(rows) == len(self.x):
@@ -162,7 +173,7 @@ class _Moments(torch.autograd.Function):
         coef = grads[0] / x.shape[-1]
         if torch.is_grad_enabled():
             inputs = [t.view_as(t) for t in (x, mean, scale)]
-            position = _positions(*inputs, cells, squash)[0]
+            position = _positions(inputs[0], inputs[1], inputs[2], cells, squash)[0]
             weight = torch.ones_like(position) if w is None else w.view_as(w)
             out = moments(position, weight.double(), cells, points)
             return *_partials(out, [*inputs, weight], coef), None, None, None
@@ -192,7 +203,8 @@ class _Moments(torch.autograd.Function):
         out = power * torch.nn.functional.pad(lower[:, :-1], (0, 0, 1, 0))  # d/dt t^c = c t^(c-1)
         if tangents[3] is not None:
             out = out + moments(position, tangents[3].double(), cells, points)
-        return out / x.shape[-1]
+        along: Tensor = out / x.shape[-1]
+        return along
 
 
 class _Evaluate(torch.autograd.Function):
@@ -211,10 +223,10 @@ class _Evaluate(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, mean, scale, coef = ctx.saved_tensors
         (v,) = grads
-        points, cells = coef.shape[1:]
+        cells = coef.shape[2]
         if torch.is_grad_enabled():
             inputs = [t.view_as(t) for t in (x, mean, scale, coef)]
-            position = _positions(*inputs[:3], cells, ctx.squash)[0]
+            position = _positions(inputs[0], inputs[1], inputs[2], cells, ctx.squash)[0]
             return *_partials(evaluate(position, inputs[3]).to(x.dtype), inputs, v), None
         by_x, by_mean, by_scale = torch.empty_like(x), torch.zeros_like(mean), torch.zeros_like(scale)
         by_coef, table = torch.zeros_like(coef), _tables(derivative(coef))
