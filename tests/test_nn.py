@@ -17,6 +17,8 @@ import sinksort.nn as snn
 from sinksort import losses
 from sinksort.schedules import EpsSchedule, rank_spread, suggest_eps
 
+from .devices import DEVICES
+
 
 def drawn(seed: int, *shape: int) -> torch.Tensor:
     return torch.tensor(np.random.default_rng(seed).normal(size=shape))
@@ -104,6 +106,20 @@ def test_any_batch_shape_and_none(name):
     square = loss(*map(batched, given), weights=batched(weights), mask=batched(MASK))
     torch.testing.assert_close(square, batched(rows))
     torch.testing.assert_close(loss(*(t[1] for t in given), weights=weights[1], mask=MASK[1]), rows[1])
+
+
+@every
+@pytest.mark.parametrize("device", DEVICES)
+def test_any_device_gives_what_the_cpu_gives(name, device):
+    positional, options, given, weights = PAIRS[name]
+    loss = getattr(snn, name)(*positional, **options)
+    there = [t.to(device) for t in given]
+    x, y = given[0].clone().requires_grad_(), there[0].clone().requires_grad_()
+    ours = loss(y, *there[1:], weights=weights.to(device), mask=MASK.to(device))
+    expected = loss(x, *given[1:], weights=weights, mask=MASK)
+    assert ours.device.type == device
+    torch.testing.assert_close(ours.cpu(), expected)
+    torch.testing.assert_close(torch.autograd.grad(ours, y)[0].cpu(), torch.autograd.grad(expected, x)[0])
 
 
 @every

@@ -22,6 +22,8 @@ from sinksort.sklearn import LeastQuantileRegressor, LeastTrimmedRegressor, Soft
 from sinksort.sklearn.layers import Units, fold, predict, random_layers, unfold
 from sinksort.sklearn.robust import order_statistic, robust_units, shortest_interval_centre
 
+from .devices import DEVICES
+
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
 REGRESSORS = [LeastQuantileRegressor, LeastTrimmedRegressor]
@@ -216,6 +218,15 @@ def test_clones_pickles_and_seeds(model):
     if model.hidden_layer_sizes:
         assert not np.array_equal(other.coefs_[0], model.coefs_[0])
     assert len(model.loss_curve_) == model.n_iter_ == 4
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("model", MODELS, ids=lambda m: f"{type(m).__name__}{m.hidden_layer_sizes}")
+def test_the_device_makes_no_difference(model, device):
+    X, y = load_iris(return_X_y=True)
+    by_default, there = clone(model).fit(X, y), clone(model).set_params(device=device).fit(X, y)
+    for ours, theirs in zip(by_default.coefs_, there.coefs_, strict=True):
+        assert_allclose(ours, theirs, atol=1e-9)
 
 
 def test_pipeline_and_grid_search():
