@@ -110,7 +110,7 @@ def derivative(coef: Tensor) -> Tensor:
 
 def chunks(rows: int, n: int) -> Iterator[tuple[slice, slice]]:
     """Pieces of an array (rows, n) that fit in the cache: several short rows, or part of a long one."""
-    together = max(1, _CHUNK // n)
+    together = max(1, _CHUNK // max(n, 1))
     for first in range(0, rows, together):
         for start in range(0, n, _CHUNK):
             yield slice(first, min(first + together, rows)), slice(start, min(start + _CHUNK, n))
