@@ -54,19 +54,11 @@ def soft_quantile(
     tensor([5., 1., 3.])
     """
     rows = as_rows(x, dim)
-    wide = wide_dtype(x.device)
-    levels = torch.as_tensor(q, dtype=wide, device=x.device)
-    if levels.ndim > 1:
-        raise ValueError(f"q must be a number or one-dimensional, got shape {tuple(levels.shape)}; flatten it.")
-    require_between(levels, 0.0, 1.0, "q", "levels are fractions: 0.9 is the 90% quantile.")
-    if width is not None and not 0 < width <= 1:
-        raise ValueError(f"width must be in (0, 1], got {width}; it is the share of all values to average over.")
+    levels = quantile_levels(q, width, x.device)
     batch = rows.shape[:-1]
     shape = (levels.numel(), *rows.shape)
     _, _, kept, count = live_rows(x, rows, dim, None, mask)
-    t = 1.0 / count if width is None else torch.full_like(count, width)
-    below = (levels.reshape(-1, *(1,) * rows.ndim) - t / 2).maximum(torch.zeros_like(t)).minimum(1.0 - t)
-    fillers = torch.cat([below, t.expand_as(below), (1.0 - t - below).clamp(min=0.0)], dim=-1)
+    fillers = filler_weights(levels, 1.0 / count if width is None else torch.full_like(count, width))
     plan = plan_for(
         rows.expand(shape),
         reads="averages",
@@ -83,6 +75,23 @@ def soft_quantile(
         quantiles = torch.where(kept.any(-1), quantiles, 0.0)
     quantiles = quantiles.reshape(levels.shape + batch)
     return quantiles.unsqueeze(dim if dim < 0 else dim + levels.ndim) if keepdim else quantiles
+
+
+def quantile_levels(q: float | Sequence[float] | Tensor, width: float | None, device: torch.device) -> Tensor:
+    """q as a tensor of no or one dimension, after checking it and the width."""
+    levels = torch.as_tensor(q, dtype=wide_dtype(device), device=device)
+    if levels.ndim > 1:
+        raise ValueError(f"q must be a number or one-dimensional, got shape {tuple(levels.shape)}; flatten it.")
+    require_between(levels, 0.0, 1.0, "q", "levels are fractions: 0.9 is the 90% quantile.")
+    if width is not None and not 0 < width <= 1:
+        raise ValueError(f"width must be in (0, 1], got {width}; it is the share of all values to average over.")
+    return levels
+
+
+def filler_weights(levels: Tensor, t: Tensor) -> Tensor:
+    """(levels, ..., 3): what lies below, in and above a filler of width t (..., 1) at each level."""
+    below = (levels.reshape(-1, *(1,) * t.ndim) - t / 2).maximum(torch.zeros_like(t)).minimum(1.0 - t)
+    return torch.cat([below, t.expand_as(below), (1.0 - t - below).clamp(min=0.0)], dim=-1)
 
 
 def soft_median(
@@ -148,7 +157,7 @@ def soft_topk_mask(
     """
     rows = as_rows(x, dim)
     _, _, kept, count = live_rows(x, rows, dim, None, mask)
-    share = _how_many(k, rows, count) / count
+    share = how_many(k, rows.shape[-1], count) / count
     plan = plan_for(
         rows,
         reads="averages",
@@ -239,11 +248,10 @@ def soft_topk(
     return TopK(values.movedim(-1, dim), membership.movedim(-1, dim))
 
 
-def _how_many(k: float | Tensor, rows: Tensor, count: Tensor) -> Tensor:
-    """k as (..., 1), at most the number of values in the row."""
-    n, batch = rows.shape[-1], rows.shape[:-1]
+def how_many(k: float | Tensor, n: int, count: Tensor) -> Tensor:
+    """k as (..., 1), at most the number of values in the row; count (..., 1), and n without padding."""
     if isinstance(k, Tensor):
-        wanted = like_batch(k, batch, "k").to(count.device, count.dtype).unsqueeze(-1)
+        wanted = like_batch(k, count.shape[:-1], "k").to(count.device, count.dtype).unsqueeze(-1)
         require_between(wanted, 0.0, float(n), "k", f"a row has n = {n} values.")
     else:
         if isinstance(k, bool) or not isinstance(k, (int, float)):
