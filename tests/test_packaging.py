@@ -150,7 +150,9 @@ def test_ci_runs_make_test():
 
 
 def test_make_says_what_it_can_do():
-    shown = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    shown = subprocess.run(
+        ["make", "--no-print-directory", "help"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
     assert [line.split()[:2] for line in shown.splitlines()] == [["make", "test"], ["make", "demo"]]
 
 
