@@ -1,0 +1,174 @@
+"""One call made by all ranks together: check this rank's part, agree with the others, and see the rows as one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .._checks import require_floating, values_readable
+from ..places import WORTH_A_GRID
+from ..problem import entropy, like_rows, wide_dtype
+from ..refine import Refinement, accepted_error, first_sizes
+from ..smooth import Part
+from ..solvers import Newton
+from ..squash import INCREASING_MAPS, Squash
+from .agreement import agree
+from .collectives import Everyone, Group
+from .shards import MOST_ENTRIES, Shards
+
+
+@dataclass(frozen=True)
+class Call:
+    """This rank's part of a call on which all ranks agree."""
+
+    rows: Tensor  #: (..., n) this rank's values, those of a row last
+    weights: Tensor | None  #: (..., n)
+    eps: Tensor  #: (..., 1, 1)
+    squash: Squash
+    everyone: Everyone
+    sizes: list[int]  #: how many values of a row each rank holds
+
+    @classmethod
+    def agreed(
+        cls,
+        operator: str,
+        x: Tensor,
+        dim: int,
+        weights: Tensor | None,
+        eps: float | Tensor,
+        squash: Squash,
+        group: Group,
+        same: Mapping[str, object],
+    ) -> Call:
+        """``same`` are further arguments that must be the same on every rank."""
+        device = x.device if isinstance(x, Tensor) else torch.device("cpu")
+        everyone = Everyone(group, device)
+        try:
+            rows, w, eps_rows = _checked(x, dim, weights, eps, squash)
+            trouble, n = None, rows.shape[-1]
+            call = {
+                "dtype of x": x.dtype,
+                "shape of x without dim": tuple(rows.shape[:-1]),
+                **{name: _shown(value) for name, value in {"eps": eps, "squash": squash, **same}.items()},
+                "weights": "none" if weights is None else "a tensor",
+                # A rank that needs no gradient would not take part in the others' backward pass.
+                "requires_grad of x": _differentiated(x),
+                "requires_grad of weights": _differentiated(weights),
+            }
+        except (TypeError, ValueError, IndexError) as error:
+            trouble, n, call = error, 0, {}
+        sizes = agree(everyone, operator, call, n, trouble)
+        if sum(sizes) == 0:
+            raise ValueError(
+                "x must hold at least one value on some rank of the group, but it is empty on all of them."
+            )
+        return cls(rows, w, eps_rows, squash, everyone, sizes)
+
+    @property
+    def n(self) -> int:
+        """How many values a row has, on all ranks together."""
+        return sum(self.sizes)
+
+    @property
+    def flat(self) -> Tensor:
+        """(rows, n)."""
+        return self.rows.reshape(math.prod(self.rows.shape[:-1]), self.rows.shape[-1])
+
+    @property
+    def count(self) -> Tensor:
+        """(..., 1): n, for every row."""
+        return torch.full_like(self.eps[..., 0], float(self.n))
+
+    @property
+    def few(self) -> bool:
+        """Whether the values themselves are no more than what a grid would send."""
+        return self.n < WORTH_A_GRID
+
+    def whole(self) -> tuple[Tensor, Tensor | None]:
+        """All values and weights, for rows that have few."""
+        return self._gathered(self.rows), None if self.weights is None else self._gathered(self.weights)
+
+    def own(self, answer: Tensor) -> Tensor:
+        """(..., n) of an answer for all values."""
+        return answer[..., self._before : self._before + self.rows.shape[-1]]
+
+    @property
+    def _before(self) -> int:
+        return sum(self.sizes[: self.everyone.rank])
+
+    def _gathered(self, t: Tensor) -> Tensor:
+        around = (self._before, self.n - self._before - t.shape[-1])
+        return self.everyone.sum(torch.nn.functional.pad(t.to(self.eps.dtype), around)).to(t.dtype)
+
+    def refined(self, b: Tensor | None, copies: int = 1) -> tuple[list[Part], Shards]:
+        """The small problems of all rows, ``copies`` times, onto the default targets or onto targets of weights b."""
+        x = self.flat
+        w = None if self.weights is None else self.weights.reshape(x.shape)
+        eps = self.eps.reshape(-1, 1, 1).repeat(copies, 1, 1)
+        smallest = eps.detach().amin().item() if eps.numel() else 1.0
+        cells, nodes = first_sizes(smallest, x.dtype)
+        nodes = min(nodes, self.n) if b is None else b.shape[-1]
+        if cells * nodes > MOST_ENTRIES:
+            raise ValueError(
+                f"eps must be larger for values spread over ranks: got {smallest:g}, for which each of them would hold "
+                f"a plan of {cells} by {nodes}; raise eps."
+            )
+        shards = Shards.of(x, w, self.squash, self.everyone, nodes, copies)
+        if w is not None and (shards.summary.mass <= 0).any():
+            raise ValueError(
+                "weights must have a positive entry in every row, on some rank of the group, but a row is all zeros."
+            )
+        given = None
+        if b is not None:
+            y = torch.arange(nodes, dtype=b.dtype, device=b.device) / (nodes - 1)
+            given = y.expand_as(b), b
+        refinement = Refinement(
+            shards, eps, given, self.n if b is None else nodes, Newton(), accepted_error(x.dtype), b is not None
+        )
+        return refinement.run(cells, nodes), shards
+
+    def on_values(self, parts: list[Part], answers: list[Tensor]) -> Tensor:
+        """(..., n) from the answers of the parts, each (rows of the part, n)."""
+        order = torch.cat([part.rows for part in parts]).argsort()
+        out = answers[0] if len(answers) == 1 else torch.cat(answers)[order]
+        return out.to(self.rows.dtype).reshape(self.rows.shape)
+
+
+def _checked(
+    x: Tensor, dim: int, weights: Tensor | None, eps: float | Tensor, squash: Squash
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Rows, weights and eps of one rank. An empty shard is as good as any."""
+    require_floating(x)
+    if x.ndim == 0 or not -x.ndim <= dim < x.ndim:
+        raise IndexError(f"dim must be a dimension of x, of shape {tuple(x.shape)}, got {dim}.")
+    rows = x.movedim(dim, -1)
+    if squash is not None and not callable(squash) and squash not in INCREASING_MAPS:
+        raise ValueError(
+            "squash must be 'sigmoid', 'arctan', None (x is already in [0, 1]) or an increasing callable, "
+            f"got {squash!r}."
+        )
+    w = None
+    if weights is not None:
+        require_floating(weights, "weights")
+        w = like_rows(weights, x, dim, "weights")
+        if values_readable(w) and w.numel() and not (torch.isfinite(w).all() and w.min() >= 0):
+            raise ValueError(
+                "weights must be finite and non-negative; clamp them, or pass them through softplus or exp."
+            )
+    return rows, w, entropy(eps, rows.shape[:-1], x.device, wide_dtype(x.device))
+
+
+def _shown(value: object) -> object:
+    if isinstance(value, Tensor):
+        return value.detach().double().tolist()
+    if callable(value):
+        return "a callable"
+    return list(value) if isinstance(value, (list, tuple)) else value
+
+
+def _differentiated(t: object) -> bool:
+    return isinstance(t, Tensor) and t.requires_grad and torch.is_grad_enabled()
