@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import io
 import itertools
 
 import numpy as np
@@ -16,7 +18,7 @@ from matplotlib.text import Text
 from rich.console import Console
 
 from sinksort.paper import demo, figure1, figure2, figure3
-from sinksort.paper.__main__ import main
+from sinksort.paper.figures import FIGURES
 from sinksort.paper.flows import draw_plan
 from sinksort.paper.style import save, shades
 from sinksort.paper.truth import dense_plan
@@ -166,20 +168,31 @@ def test_figures_are_saved_as_png_and_svg(tmp_path):
     assert again[0].read_bytes() == svg.read_bytes()
 
 
-# ---- the demo, from the command line
+# ---- the demo
 
 
-def test_demo_end_to_end(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("COLUMNS", "80")
-    main(["demo", "--out", str(tmp_path / "out")])
-    names = [f"{name}.{suffix}" for name in demo.FIGURES for suffix in ("png", "svg")]
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(names)
-    said = capsys.readouterr().out
-    assert all(str(tmp_path / "out" / name) in said for name in names)
-    assert "Wrote 6 files" in said
+def test_demo_end_to_end(tmp_path, monkeypatch):
+    """All of it, with the trainings cut to an epoch or two."""
+    short = {
+        name: (title, dataclasses.replace(knobs, runs=2, epochs=2)) for name, (title, knobs) in demo.TRAININGS.items()
+    }
+    short["quantile-regression"] = (
+        short["quantile-regression"][0],
+        dataclasses.replace(short["quantile-regression"][1], steps=5),
+    )
+    monkeypatch.setattr(demo, "TRAININGS", short)
+    console = Console(width=80, file=io.StringIO(), force_terminal=False)
+    written = demo.run(tmp_path / "out", console)
+    assert all(path.exists() for path in written)
+    names = {path.name for path in (tmp_path / "out/figures").iterdir()}
+    assert names == {f"{name}.{suffix}" for name in FIGURES for suffix in ("png", "svg")}
+    said = console.file.getvalue()
     assert "How exact are they?" in said
-    wide = [line for line in said.splitlines() if len(line) > 80 and str(tmp_path) not in line]
-    assert wide == []
+    assert str(tmp_path / "out/report/report.html") in said
+    assert [line for line in said.splitlines() if len(line) > 80 and str(tmp_path) not in line] == []
+    page = (tmp_path / "out/report/report.html").read_text()
+    for word in ("diabetes", "Sorting 2-digit numbers", "transport, scores as they are", "0/1 loss, k = 1"):
+        assert word in page
 
 
 def test_table_shows_hard_ranks_and_sorted_values():
@@ -191,9 +204,3 @@ def test_table_shows_hard_ranks_and_sorted_values():
     assert x == [0.53, 0.92, 0.13, 0.71, 0.36, 0.02, 0.82, 0.24, 0.63, 0.49]
     assert hard_rank == [6, 10, 2, 8, 4, 1, 9, 3, 7, 5]
     assert hard_sort == sorted(x)
-
-
-def test_command_line_asks_for_a_command(capsys):
-    with pytest.raises(SystemExit, match="2"):
-        main([])
-    assert "python -m sinksort.paper" in capsys.readouterr().err

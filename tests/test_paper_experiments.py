@@ -244,7 +244,7 @@ class Boom:
         return os.mkdir, ("boom",)
 
 
-@pytest.mark.parametrize("content", [b"", b"junk" * 50, pickle.dumps(Boom())])
+@pytest.mark.parametrize("content", [b"", b"junk" * 50, pickle.dumps(Boom(), protocol=2)])
 def test_a_checkpoint_that_is_none_is_refused_and_runs_nothing(tmp_path, monkeypatch, content):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "c.pt").write_bytes(content)
@@ -322,6 +322,30 @@ def test_finished_units_are_kept_and_missing_ones_added(tmp_path, data):
     assert set(seen) == {(c, m) for c in ("concrete-0.5", "concrete-0.9") for m in ("hard", "soft")}
 
 
+def test_killed_while_the_units_were_written(tmp_path, data):
+    knobs, name = SMALL["quantile-regression"], "quantile-regression"
+    store = reproduce(name, knobs, data=data, out=tmp_path / "left", device=CPU, only="concrete-0.5/soft")
+    other = Store(tmp_path / "killed" / name)
+    task = knobs.task("concrete-0.5", "soft", [0, 1], data, CPU)
+    checkpoint = other.checkpoint("concrete-0.5", "soft")
+    train(task, epochs=knobs.epochs, learning_rate=knobs.learning_rate, checkpoint=checkpoint)
+    other.unit("concrete-0.5", "soft", 0).parent.mkdir(parents=True)
+    other.unit("concrete-0.5", "soft", 0).write_bytes(store.unit("concrete-0.5", "soft", 0).read_bytes())
+    told = []
+    reproduce(
+        name,
+        knobs,
+        data=data,
+        out=tmp_path / "killed",
+        device=CPU,
+        only="concrete-0.5/soft",
+        watch=lambda _case, _method, trained, _epochs: told.append(trained.epochs),
+    )
+    assert told == [knobs.epochs]  # nothing is trained again
+    assert [u["curve"] for u in other.units()] == [u["curve"] for u in store.units()]
+    assert not checkpoint.path.exists()
+
+
 def test_other_settings_do_not_mix(tmp_path):
     store = Store(tmp_path / "e")
     store.open(MnistSort())
@@ -354,8 +378,9 @@ def test_killed_and_resumed(tmp_path, data):
     assert 1 <= epoch < 15
     assert list(killed.units()) == []
 
-    for out in ("killed", "left"):
-        subprocess.run([*command, str(tmp_path / out)], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([*command, str(tmp_path / "killed")], check=True, stdout=subprocess.DEVNULL)
+    knobs = QuantileRegression(runs=2, epochs=15, steps=10, measure_every=1, tables=("concrete",))
+    reproduce("quantile-regression", knobs, data=data, out=tmp_path / "left", device=CPU, only="concrete-0.5/soft")
     curves = [[unit["curve"] for unit in store.units()] for store in (killed, left)]
     assert len(curves[0]) == 2
     assert curves[0] == curves[1]

@@ -85,6 +85,9 @@ def reproduce(
                 watch(case, method, None, knobs.epochs)
                 continue
             checkpoint = store.checkpoint(case, method)
+            saved = checkpoint.load(device)
+            if saved is not None and set(seeds) <= set(saved["seeds"]):
+                seeds = saved["seeds"]  # killed in training, or while the units were written: the same runs go on
             task = knobs.task(case, method, seeds, data, device)
             trained = train(
                 task,

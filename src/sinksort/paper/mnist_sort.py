@@ -3,9 +3,11 @@
 A list has n four-digit numbers, each an image of four MNIST digits below each other; only their order is told. A
 network scores each image, and the loss is the cross-entropy between a soft permutation of the scores and the true
 order: by transport (``transport``), by NeuralSort (``neuralsort``) or by its stochastic version
-(``neuralsort-stochastic``). Reported are the share of lists in the right order and the share of numbers in the right
-place, on lists made of test digits, at the epoch that is best on lists made of validation digits. Equal numbers may
-come in either order.
+(``neuralsort-stochastic``). A fourth, ``transport-raw``, is transport of the scores as they are: standardising a list,
+as the paper does, forgets how far apart its scores are, so a network cannot say that it is sure.
+
+Reported are the share of lists in the right order and the share of numbers in the right place, on lists made of test
+digits, at the epoch that is best on lists made of validation digits. Equal numbers may come in either order.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from .networks import NumberReader, SideBySide
 from .settings import knob
 from .training import Batch, Numbers, generator
 
-METHODS = ("transport", "neuralsort", "neuralsort-stochastic")
+METHODS = ("transport", "neuralsort", "neuralsort-stochastic")  # those of the paper's table
 _TRAIN, _VALIDATE, _TEST = range(3)
 
 
@@ -44,6 +46,8 @@ class MnistSort:
     tau: float = knob(5.0, "temperature of NeuralSort")
     noise: float = knob(1.0, "scale of stochastic NeuralSort's Gumbel noise")
     samples: int = knob(5, "draws of that noise for each list")
+    raw_eps: float = knob(1.0, "entropy of transport-raw, in squared units of the scores")
+    compare: tuple[str, ...] = knob(METHODS, "methods to compare")
     precision: str = knob("bfloat16", "of convolutions on a GPU: bfloat16 or float32")
     measure_every: int = knob(5, "epochs between measurements")
     newton_steps: int = knob(5, "solver steps in a CUDA graph")
@@ -52,7 +56,7 @@ class MnistSort:
         return [f"n{n}" for n in self.sizes]
 
     def methods(self, _case: str) -> tuple[str, ...]:
-        return METHODS
+        return self.compare
 
     def task(self, case: str, method: str, seeds: Sequence[int], data: Path, device: torch.device) -> SortTask:
         images, labels = read_mnist(data / "mnist", "train")
@@ -136,10 +140,17 @@ class SortTask:
 
     def losses(self, batch: Batch) -> Tensor:
         scores, ranks = self.scores(batch["index"]), batch["ranks"]
-        if self.method == "transport":
+        if self.method in ("transport", "transport-raw"):
             recording = scores.is_cuda and torch.cuda.is_current_stream_capturing()
-            solver = Newton(max_iterations=self.knobs.newton_steps) if recording else Newton()
-            lost = permutation_cross_entropy(scores, ranks, eps=self.knobs.eps, reduction="none", solver=solver)
+            raw = self.method == "transport-raw"
+            lost = permutation_cross_entropy(
+                scores,
+                ranks,
+                eps=self.knobs.raw_eps if raw else self.knobs.eps,
+                squash=None if raw else "sigmoid",
+                reduction="none",
+                solver=Newton(max_iterations=self.knobs.newton_steps) if recording else Newton(),
+            )
         else:
             if self.method == "neuralsort-stochastic":
                 scores = scores.unsqueeze(1) + self.knobs.noise * batch["gumbel"]  # (R, samples, lists, n)

@@ -8,6 +8,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from .mnist_sort import METHODS
 from .pages import Section, TableOf
 from .published import QUANTILES, SORTING
 from .results import Summary, Unit, groups, provenance, summarise
@@ -17,12 +18,25 @@ _NAMES = {
     "hard": "eps = 0",
     "soft": "eps > 0",
     "transport": "transport (ours)",
+    "transport-raw": "transport, scores as they are",
     "neuralsort": "NeuralSort, deterministic",
     "neuralsort-stochastic": "NeuralSort, stochastic",
     "cross-entropy": "cross-entropy",
     "top1": "0/1 loss, k = 1",
     "top1-log": "0/1 loss, k = 1, concave J",
     "top5": "top-5 loss, k = 5",
+}
+
+_DARK, _BLUE, _GREEN = shades(5)[0], shades(5)[1], shades(5)[3]
+_COLOURS = {  # what the library adds in red, what it is compared to in the order of the palette
+    "transport": ACCENT,
+    "transport-raw": _GREEN,
+    "neuralsort": _DARK,
+    "neuralsort-stochastic": _BLUE,
+    "cross-entropy": _DARK,
+    "top1": ACCENT,
+    "top1-log": _GREEN,
+    "top5": _BLUE,
 }
 
 
@@ -49,6 +63,7 @@ def quantile_regression(units: Sequence[Unit]) -> Section:
         scale = "mean 0 and variance 1" if response == "standard" else "divided by its mean absolute value"
         by_method = groups(made, lambda u: (u["case"], u["method"]))
         cases = [case for case, method in by_method if method == "soft" and (case, "hard") in by_method]
+        cases.sort(key=_place)
         wins = sum(_last(by_method[c, "soft"], "train").mean < _last(by_method[c, "hard"], "train").mean for c in cases)
         section.text.append(
             f"Response {scale}; {epochs * steps:,} steps of Adam at {learning_rate:g}, eps = {eps:g}: the soft "
@@ -81,6 +96,12 @@ def _regression_rows(case: str, by_method: dict[Any, list[Unit]], *, show_paper:
             row += [f"{paper[method][i]:.2f}" if paper else "", _bold(f"{here:3}", here.mean < other.mean)]
         rows.append(row)
     return rows
+
+
+def _place(case: str) -> tuple[int, str]:
+    """Tables in the order of the paper, then others."""
+    table = case.rpartition("-")[0]
+    return (list(QUANTILES).index(table) if table in QUANTILES else len(QUANTILES)), case
 
 
 def _table_name(table: str) -> str:
@@ -128,9 +149,8 @@ def mnist_sort(units: Sequence[Unit]) -> Section:
             f"NeuralSort's tau = {tau:g}. {provenance(made)}"
         )
         rows = []
-        by_case = groups(
-            sorted(made, key=lambda u: (int(u["case"][1:]), u["method"])), lambda u: (u["case"], u["method"])
-        )
+        made.sort(key=lambda u: (int(u["case"][1:]), u["method"]))
+        by_case = groups(made, lambda u: (u["case"], u["method"]))
         for (case, method), runs in by_case.items():
             paper = SORTING.get(int(case[1:]), {}).get(method) if in_paper else None
             best = [max(unit["curve"], key=lambda point: point["validation_exact"]) for unit in runs]
@@ -148,6 +168,10 @@ def mnist_sort(units: Sequence[Unit]) -> Section:
                     f"{share:3}",
                 ]
             )
+        wanted = [(f"n{n}", method) for n in made[0]["knobs"]["sizes"] for method in METHODS]
+        lost = [f"n = {case[1:]} {_NAMES[method]}" for case, method in wanted if (case, method) not in by_case]
+        if lost:
+            section.text.append(f"Not run at this length: {'; '.join(lost)}.")
         head = ["n", "method", "runs", "epochs", "lists, paper", "lists", "numbers, paper", "numbers"]
         section.tables.append(TableOf(f"Sorting {digits}-digit numbers", head, rows))
         section.pictures[f"sorting-{epochs}-epochs"] = _curves(
@@ -197,8 +221,8 @@ def _curves(units: Sequence[Unit], name: str, label: str, title: Any) -> Figure:
 
 
 def _panel(axes: Axes, by_method: dict[str, list[Unit]], name: str) -> None:
-    colours = [ACCENT, *shades(4)[:3]]
-    for colour, (method, runs) in zip(colours, by_method.items(), strict=False):
+    for method, runs in by_method.items():
+        colour = _COLOURS[method]
         epochs = [point["epoch"] for point in runs[0]["curve"]]
         points = [summarise(unit["curve"][i][name] for unit in runs) for i in range(len(epochs))]
         means = [point.mean for point in points]

@@ -16,7 +16,7 @@ import torch
 
 from .cifar import Cifar, Classifiers
 from .images import Bytes
-from .mnist_sort import Digits, MnistSort, SortTask
+from .mnist_sort import METHODS, Digits, MnistSort, SortTask
 from .networks import VanillaCNN
 from .quantile_regression import QuantileRegression, RegressionTask
 from .settings import knob
@@ -62,9 +62,10 @@ class SmallSort(MnistSort):
     """Table 1 in small: two-digit numbers, 8 x 8 pixels a digit."""
 
     runs: int = knob(3, "runs")
-    epochs: int = knob(16, "epochs")
+    epochs: int = knob(12, "epochs")
     sizes: tuple[int, ...] = knob((5,), "n, numbers in a list")
     digits: int = knob(2, "digits in a number")
+    compare: tuple[str, ...] = knob((*METHODS, "transport-raw"), "methods to compare")
     channels: tuple[int, ...] = knob((12, 24), "of the two convolutions")
     learning_rate: float = knob(1e-3, "Adam's constant step size")
     measure_every: int = knob(2, "epochs between measurements")
@@ -85,6 +86,7 @@ class SmallClassifier(Cifar):
     networks: tuple[str, ...] = knob(("digits",), "what is classified")
     batch: int = knob(64, "size of a mini-batch")
     learning_rate: float = knob(1e-3, "Adam's constant step size")
+    eps: float = knob(1e-2, "entropy of the transport")
     flip: bool = knob(False, "digits are not mirrored")
 
     def task(self, _case: str, method: str, seeds: Sequence[int], _data: Path, device: torch.device) -> Classifiers:

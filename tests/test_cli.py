@@ -1,0 +1,213 @@
+"""The command line: its commands and options are promises, and what it says is for newcomers."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pytest
+import torch
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from sinksort.paper import cli
+from sinksort.paper.datasets import DATA_SETS
+
+PLAIN = {"NO_COLOR": "1", "COLUMNS": "100", "TERM": "dumb"}
+
+
+def call(*words):
+    cli.console.width = 100
+    result = CliRunner().invoke(cli.app, [str(word) for word in words], env=PLAIN)
+    return result.exit_code, re.sub(r"\x1b\[[0-9;]*m", "", result.output)
+
+
+COMMON = {"device": "auto", "data": None, "out": "out", "only": "*", "resume": True}
+OPTIONS = {
+    ("list",): {},
+    ("data",): {"data": None, "place": None, "download": None},
+    ("report",): {"out": "out", "to": "docs/results"},
+    ("demo",): {"out": "out"},
+    ("reproduce", "figures"): {"out": "out"},
+    ("reproduce", "quantile-regression"): {
+        "runs": 12,
+        "epochs": 100,
+        "steps": 100,
+        "batch": 512,
+        "learning_rate": 1e-4,
+        "hidden": 64,
+        "eps": 1e-2,
+        "width": 1 / 512,
+        "levels": "0.5,0.9",
+        "tables": "bio,bike,facebook,star,concrete,community",
+        "response": "standard",
+        "test_share": 0.2,
+        "measure_every": 10,
+        "newton_steps": 10,
+        **COMMON,
+    },
+    ("reproduce", "mnist-sort"): {
+        "runs": 10,
+        "epochs": 100,
+        "sizes": "3,5,7,9,15",
+        "digits": 4,
+        "channels": "32,64",
+        "lists": 20,
+        "learning_rate": 1e-4,
+        "eps": 0.005,
+        "tau": 5.0,
+        "noise": 1.0,
+        "samples": 5,
+        "raw_eps": 1.0,
+        "compare": "transport,neuralsort,neuralsort-stochastic",
+        "precision": "bfloat16",
+        "measure_every": 5,
+        "newton_steps": 5,
+        **COMMON,
+    },
+    ("reproduce", "cifar10"): {
+        "runs": 12,
+        "epochs": 100,
+        "networks": "cnn,resnet18",
+        "losses": "cross-entropy,top1,top1-log",
+        "batch": 128,
+        "learning_rate": 1e-4,
+        "eps": 1e-3,
+        "eta": 1e-3,
+        "flip": True,
+        "precision": "bfloat16",
+        "measure_every": 1,
+        "newton_steps": 3,
+        **COMMON,
+    },
+}
+OPTIONS["reproduce", "cifar100"] = {
+    **OPTIONS["reproduce", "cifar10"],
+    "losses": "cross-entropy,top1,top1-log,top5",
+}
+
+
+def commands(command, path=()):
+    if hasattr(command, "commands"):
+        for name, inner in command.commands.items():
+            yield from commands(inner, (*path, name))
+    else:
+        yield path, command
+
+
+def test_commands_and_options_are_frozen():
+    found = {
+        path: {
+            p.name: str(p.default) if p.name in ("out", "to") else p.default for p in command.params if p.name != "help"
+        }
+        for path, command in commands(get_command(cli.app))
+    }
+    assert found == OPTIONS
+
+
+def test_every_option_has_help():
+    for path, command in commands(get_command(cli.app)):
+        assert command.help, path
+        assert [p.name for p in command.params if not p.help] == [], path
+
+
+def test_list_names_every_experiment():
+    code, said = call("list")
+    assert code == 0
+    for name in ("figures", "quantile-regression", "mnist-sort", "cifar10", "cifar100", "Table 2", "Figure 5"):
+        assert name in said
+    assert "sinksort reproduce NAME" in said
+
+
+def test_without_a_command_it_shows_help():
+    _, said = call()
+    assert "Usage" in said
+    assert all(word in said for word in ("list", "data", "reproduce", "report", "demo"))
+
+
+def test_data_tells_the_state_of_every_file(tmp_path):
+    (tmp_path / "cqr").mkdir()
+    (tmp_path / "cqr/STAR.csv").write_text("something else")
+    code, said = call("data", "--data", tmp_path)
+    assert code == 0
+    assert said.count("missing") == sum(len(data_set.files) for data_set in DATA_SETS.values()) - 1
+    assert re.search(r"cqr/STAR.csv +damaged", said)
+    assert "--download NAME (online), or --place FOLDER" in said
+
+
+def test_data_refuses_an_unknown_set(tmp_path):
+    code, said = call("data", "--data", tmp_path, "--download", "imagenet")
+    assert code == 2
+    assert "'imagenet' is no data set; choose from mnist, cifar10" in re.sub(r"[\s│]+", " ", said)
+
+
+def test_missing_data_is_one_line_without_a_traceback(tmp_path):
+    code, said = call("reproduce", "mnist-sort", "--data", tmp_path, "--out", tmp_path / "out")
+    assert code == 1
+    assert said.startswith("error: MNIST")
+    assert "sinksort data --download mnist" in said
+    assert "Traceback" not in said
+
+
+def test_lists_of_numbers_are_checked(tmp_path):
+    code, said = call("reproduce", "mnist-sort", "--sizes", "3,many", "--data", tmp_path)
+    assert code == 2
+    assert "expected ints with commas, got '3,many'" in re.sub(r"[\s│]+", " ", said)
+
+
+@pytest.fixture
+def tables(tmp_path):
+    folder = tmp_path / "data/cqr"
+    folder.mkdir(parents=True)
+    for file in DATA_SETS["cqr"].files:
+        (folder / file.name).touch()
+    rng = np.random.default_rng(0)
+    rows = "".join(",".join(map(str, row)) + "\n" for row in rng.normal(size=(60, 4)).round(3))
+    (folder / "Concrete_Data.csv").write_text("a,b,c,d\n" + rows)
+    return folder.parent
+
+
+def test_reproduce_then_report(tmp_path, tables):
+    words = ["reproduce", "quantile-regression", "--data", tables, "--out", tmp_path / "out", "--device", "cpu"]
+    words += ["--tables", "concrete", "--runs", 2, "--epochs", 2, "--steps", 2, "--levels", "0.5", "--hidden", 4]
+    code, said = call(*words)
+    assert code == 0, said
+    assert "4 finished runs" in said
+    knobs = json.loads((tmp_path / "out/quantile-regression/knobs.json").read_text())
+    assert (knobs["tables"], knobs["levels"], knobs["hidden"]) == (["concrete"], [0.5], 4)
+
+    code, said = call(*words)
+    assert code == 0
+    assert said.count("finished before") == 2
+
+    code, said = call(*words, "--eps", 0.1)
+    assert code == 1
+    assert "results of other settings (eps = 0.01 there, 0.1 now)" in said
+    code, said = call(*words, "--eps", 0.1, "--fresh")
+    assert code == 0
+
+    code, said = call("report", "--out", tmp_path / "out", "--to", tmp_path / "to")
+    assert code == 0
+    assert "concrete" in (tmp_path / "to/report.html").read_text()
+    assert str(tmp_path / "to/report.html") in said.replace("\n", "")
+
+
+def test_figures(tmp_path):
+    code, _ = call("reproduce", "figures", "--out", tmp_path)
+    assert code == 0
+    names = {path.name for path in (tmp_path / "figures").iterdir()}
+    assert names == {
+        f"{name}.{kind}"
+        for name in ("figure1-transport", "figure2-entropy", "figure3-quantile")
+        for kind in ("png", "svg")
+    }
+
+
+def test_device_is_the_cpu_where_there_is_no_other(tmp_path, tables):
+    words = ["--data", tables, "--out", tmp_path, "--tables", "concrete", "--levels", "0.5", "--only", "*/hard"]
+    code, _ = call("reproduce", "quantile-regression", *words, "--runs", 1, "--epochs", 1, "--steps", 1)
+    assert code == 0
+    (unit,) = (tmp_path / "quantile-regression/units").glob("*.json")
+    device = json.loads(unit.read_text())["machine"]["device"]
+    assert (device == "CPU") == (not torch.cuda.is_available())
