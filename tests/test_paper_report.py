@@ -83,6 +83,7 @@ def test_table_two_has_the_papers_numbers_and_ours():
     assert hard[:5] == ["bio", "eps = 0", "2", "0.33", "0.250 ± 0.071"]
     assert soft[:5] == ["", "eps > 0", "2", "0.28", "**0.075 ± 0.035**"]
     assert "lower training quantile in 1 of 1 cases" in section.text[1]
+    assert "at or below the paper's own number in 1 of 1. " in section.text[1]  # 0.075 and 0.28
     lengths = section.tables[1]
     assert lengths.head[1:] == ["50 steps", "100 steps"]
     assert lengths.rows == [["bio, tau = 0.5", "0.500 / **0.150**", "0.250 / **0.075**"]]
@@ -93,6 +94,17 @@ def test_table_one_reports_the_epoch_that_is_best_on_validation():
     assert section.tables[0].rows == [["3", "transport (ours)", "1", "2", "0.928", "0.710", "0.950", "0.810"]]
     assert "2 epochs (the paper: 100)" in section.text[1]
     assert section.text[2] == "Not run at this length: n = 3 NeuralSort, deterministic; n = 3 NeuralSort, stochastic."
+
+
+def test_table_one_says_who_is_ahead():
+    made = sorting_units()
+    other = json.loads(json.dumps(made))
+    other[0]["method"] = "neuralsort"
+    other[0]["curve"][-1]["test_elements"] = 0.5
+    said = "In the share of numbers at the last epoch, transport is {} deterministic NeuralSort for n = 3 ({})."
+    assert said.format("ahead of", "0.990 and 0.500") in sections.mnist_sort(made + other).text
+    made[0]["curve"][-1]["test_elements"] = 0.4
+    assert said.format("behind", "0.400 and 0.500") in sections.mnist_sort(made + other).text
 
 
 def test_classification_reports_best_and_last():

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from . import sections
+from .cifar import NETWORKS
 from .experiments import EXPERIMENTS
 from .figures import FIGURES
 from .pages import Section, as_png, markdown, page
@@ -52,5 +53,7 @@ def _sections(raw: Path) -> list[Section]:
         elif name == "mnist-sort":
             parts.append(sections.mnist_sort(units))
         else:
+            small = units[0]["case"] not in NETWORKS
+            title = f"0/1 loss on {units[0]['case']} ({experiment.shows}, in small)" if small else title
             parts.append(sections.classification(title, units))
     return parts
