@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -154,6 +156,38 @@ def test_lists_of_numbers_are_checked(tmp_path):
     code, said = call("reproduce", "mnist-sort", "--sizes", "3,many", "--data", tmp_path)
     assert code == 2
     assert "expected ints with commas, got '3,many'" in re.sub(r"[\s│]+", " ", said)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("mnist-sort", "--compare", "bubblesort"), "--compare must be among transport, .*, got bubblesort"),
+        (("cifar10", "--networks", "cnn,vgg"), "--networks must be among cnn, resnet18, got vgg"),
+        (("cifar100", "--losses", ""), "--losses must be among cross-entropy, top1, .*, got nothing"),
+        (("quantile-regression", "--tables", "iris"), "--tables must be among bio, .*, got iris"),
+        (("quantile-regression", "--response", "log"), "--response must be among standard, mean-abs, got log"),
+        (("cifar10", "--precision", "half"), "--precision must be among bfloat16, float32, got half"),
+        (("mnist-sort", "--runs", "0"), "--runs must be 1 or more, got 0"),
+        (("cifar10", "--measure-every", "0"), "--measure-every must be 1 or more, got 0"),
+    ],
+)
+def test_settings_are_checked_before_anything_runs(tmp_path, words, said):
+    code, shown = call("reproduce", *words, "--data", tmp_path, "--out", tmp_path / "out")
+    assert code == 1
+    assert re.search(f"^error: {said}", shown)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_demo_alone_needs_scikit_learn(monkeypatch):
+    for module in ("sinksort.paper.demo", "sinksort.paper.small"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    monkeypatch.delattr(sys.modules["sinksort.paper"], "demo", raising=False)
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: None if name == "sklearn" else real(name, *a))
+    code, said = call("demo")
+    assert code == 1
+    assert said.startswith("error: the demo uses data that comes with scikit-learn, which is not installed")
+    assert call("list")[0] == 0
 
 
 @pytest.fixture

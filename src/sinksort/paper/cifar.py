@@ -20,10 +20,11 @@ from ..losses import topk_loss
 from ..solvers import Newton
 from .images import Bytes, read_cifar
 from .networks import ResNet18, SideBySide, VanillaCNN
-from .settings import knob
+from .settings import PRECISIONS, knob, require_among, require_counts
 from .training import Batch, Numbers, generator
 
 NETWORKS = ("cnn", "resnet18")
+LOSSES = ("cross-entropy", "top1", "top1-log", "top5", "top5-log")
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Cifar:
     """Every setting; the defaults are the paper's where it names them."""
 
     classes: ClassVar[int] = 10
+    known_networks: ClassVar[tuple[str, ...]] = NETWORKS
 
     runs: int = knob(12, "runs, with seeds 0, 1, ...")
     epochs: int = knob(100, "epochs of each run")
@@ -44,6 +46,12 @@ class Cifar:
     precision: str = knob("bfloat16", "of convolutions on a GPU: bfloat16 or float32")
     measure_every: int = knob(1, "epochs between measurements")
     newton_steps: int = knob(3, "solver steps in a CUDA graph")
+
+    def __post_init__(self) -> None:
+        require_counts(runs=self.runs, epochs=self.epochs, batch=self.batch, measure_every=self.measure_every)
+        require_among("networks", self.networks, self.known_networks)
+        require_among("losses", self.losses, LOSSES)
+        require_among("precision", (self.precision,), PRECISIONS)
 
     def cases(self) -> list[str]:
         return list(self.networks)

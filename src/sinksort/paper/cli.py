@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from . import datasets, demo
+from . import datasets
 from .experiments import EXPERIMENTS, Experiment, reproduce
 from .figures import draw_all
 from .report import build
@@ -81,10 +81,11 @@ def data_sets(
     colour = {"ok": "green", "missing": "yellow", "damaged": "red"}
     whole = True
     for name, data_set in datasets.DATA_SETS.items():
-        for i, file in enumerate(data_set.files):
+        table.add_row(f"[bold]{name}[/]", f"[dim]{data_set.title} ({data_set.licence})[/]", "")
+        for file in data_set.files:
             state = file.state(folder)
             whole &= state == "ok"
-            table.add_row("" if i else name, file.path, f"[{colour[state]}]{state}[/]")
+            table.add_row("", file.path, f"[{colour[state]}]{state}[/]")
     console.print(f"Data in {folder}:\n", highlight=False, soft_wrap=True)
     console.print(table)
     if not whole:
@@ -105,7 +106,10 @@ def build_report(
 @app.command("demo")
 def run_demo(out: OutOption = Path("out")) -> None:
     """The paper in small, on data that comes with scikit-learn: figures, three trainings and a report, in minutes."""
-    demo.run(out, console)
+    with _plainly():
+        from . import demo  # needs scikit-learn, which the other commands do not
+
+        demo.run(out, console)
 
 
 @again.command("figures")
@@ -124,7 +128,8 @@ def _command(name: str, experiment: Experiment) -> Callable[..., None]:
 
     def command(**options: Any) -> None:
         chosen = {f.name: _as_field(f.name, types[f.name], options.pop(f.name)) for f in settings}
-        _reproduce(name, experiment, experiment.knobs(**chosen), **options)
+        with _plainly():
+            _reproduce(name, experiment, experiment.knobs(**chosen), **options)
 
     parameters = [_parameter(f.name, types[f.name], f.default, f.metadata["about"]) for f in settings]
     parameters += [
@@ -175,19 +180,18 @@ def _reproduce(
     where = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
     folder = datasets.data_folder(data)
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TextColumn("{task.fields[shown]}"))
-    with _plainly():
-        datasets.require(experiment.data, folder)
-        with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
-            rows: dict[tuple[str, str], Any] = {}
+    datasets.require(experiment.data, folder)
+    with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
+        rows: dict[tuple[str, str], Any] = {}
 
-            def watch(case: str, method: str, trained: Trained | None, epochs: int) -> None:
-                if (case, method) not in rows:
-                    rows[case, method] = progress.add_task(f"{case} {method}", total=epochs, shown="")
-                shown = "finished before" if trained is None else _shown(trained)
-                done = epochs if trained is None else trained.epochs
-                progress.update(rows[case, method], completed=done, shown=shown)
+        def watch(case: str, method: str, trained: Trained | None, epochs: int) -> None:
+            if (case, method) not in rows:
+                rows[case, method] = progress.add_task(f"{case} {method}", total=epochs, shown="")
+            shown = "finished before" if trained is None else _shown(trained)
+            done = epochs if trained is None else trained.epochs
+            progress.update(rows[case, method], completed=done, shown=shown)
 
-            store = reproduce(name, knobs, data=folder, out=out, device=where, only=only, fresh=not resume, watch=watch)
+        store = reproduce(name, knobs, data=folder, out=out, device=where, only=only, fresh=not resume, watch=watch)
     console.print(f"\n{len(list(store.units()))} finished runs in {store.folder}", highlight=False, soft_wrap=True)
     console.print("Build the tables with: sinksort report", highlight=False)
 
@@ -205,7 +209,7 @@ def _plainly() -> Iterator[None]:
     """What is wrong with files or settings is told in one line, without a traceback."""
     try:
         yield
-    except (OSError, ValueError, LookupError) as error:
+    except (OSError, ValueError, LookupError, ImportError) as error:
         console.print(f"[red]error:[/] {error}", highlight=False, soft_wrap=True)
         raise typer.Exit(1) from error
 

@@ -24,7 +24,7 @@ from ..relaxations import NeuralSort, permutation
 from ..solvers import Newton
 from .images import Bytes, read_mnist
 from .networks import NumberReader, SideBySide
-from .settings import knob
+from .settings import PRECISIONS, knob, require_among, require_counts
 from .training import Batch, Numbers, generator
 
 METHODS = ("transport", "neuralsort", "neuralsort-stochastic")  # those of the paper's table
@@ -51,6 +51,11 @@ class MnistSort:
     precision: str = knob("bfloat16", "of convolutions on a GPU: bfloat16 or float32")
     measure_every: int = knob(5, "epochs between measurements")
     newton_steps: int = knob(5, "solver steps in a CUDA graph")
+
+    def __post_init__(self) -> None:
+        require_counts(runs=self.runs, epochs=self.epochs, lists=self.lists, measure_every=self.measure_every)
+        require_among("compare", self.compare, (*METHODS, "transport-raw"))
+        require_among("precision", (self.precision,), PRECISIONS)
 
     def cases(self) -> list[str]:
         return [f"n{n}" for n in self.sizes]

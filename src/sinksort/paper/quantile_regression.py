@@ -14,6 +14,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -21,7 +22,7 @@ from torch import Tensor
 from ..losses import least_quantile_loss
 from ..solvers import Newton
 from .networks import Perceptrons
-from .settings import knob
+from .settings import knob, require_among, require_counts
 from .tables import TABLES, read_table, split
 from .training import Batch, Numbers, generator
 
@@ -46,6 +47,13 @@ class QuantileRegression:
     test_share: float = knob(0.2, "share of rows held out")
     measure_every: int = knob(10, "epochs between measurements")
     newton_steps: int = knob(10, "solver steps in a CUDA graph")
+
+    known_tables: ClassVar[tuple[str, ...]] = tuple(TABLES)
+
+    def __post_init__(self) -> None:
+        require_counts(runs=self.runs, epochs=self.epochs, steps=self.steps, measure_every=self.measure_every)
+        require_among("tables", self.tables, self.known_tables)
+        require_among("response", (self.response,), ("standard", "mean-abs"))
 
     def cases(self) -> list[str]:
         return [f"{table}-{level:g}" for table in self.tables for level in self.levels]

@@ -25,6 +25,7 @@ _NAMES = {
     "top1": "0/1 loss, k = 1",
     "top1-log": "0/1 loss, k = 1, concave J",
     "top5": "top-5 loss, k = 5",
+    "top5-log": "top-5 loss, k = 5, concave J",
 }
 
 _DARK, _BLUE, _GREEN = shades(5)[0], shades(5)[1], shades(5)[3]
@@ -37,6 +38,7 @@ _COLOURS = {  # what the library adds in red, what it is compared to in the orde
     "top1": ACCENT,
     "top1-log": _GREEN,
     "top5": _BLUE,
+    "top5-log": shades(5)[4],
 }
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import field
 from typing import Any
+
+PRECISIONS = ("bfloat16", "float32")
 
 
 def knob(default: Any, about: str) -> Any:
@@ -17,3 +20,18 @@ def knob(default: Any, about: str) -> Any:
     (12, 'how many runs')
     """
     return field(default=default, metadata={"about": about})
+
+
+def require_among(name: str, given: Sequence[str], known: Sequence[str]) -> None:
+    """Words that a setting does not know are refused before anything is trained."""
+    strange = [word for word in given if word not in known]
+    if strange or not given:
+        said = ", ".join(strange) or "nothing"
+        raise ValueError(f"--{name.replace('_', '-')} must be among {', '.join(known)}, got {said}.")
+
+
+def require_counts(**counts: int) -> None:
+    """Numbers of runs, epochs and the like are at least one."""
+    for name, count in counts.items():
+        if count < 1:
+            raise ValueError(f"--{name.replace('_', '-')} must be 1 or more, got {count}.")

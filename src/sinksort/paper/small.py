@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -32,6 +33,8 @@ _TRAINING, _VALIDATION = 1200, 200  # of the 1,797 digits
 @dataclass(frozen=True)
 class SmallRegression(QuantileRegression):
     """Table 2 in small: 442 patients, 10 features."""
+
+    known_tables: ClassVar[tuple[str, ...]] = ("diabetes",)
 
     runs: int = knob(3, "runs")
     epochs: int = knob(6, "epochs")
@@ -80,6 +83,8 @@ class SmallSort(MnistSort):
 @dataclass(frozen=True)
 class SmallClassifier(Cifar):
     """Figure 4 in small: a small CNN on 8 x 8 digits."""
+
+    known_networks: ClassVar[tuple[str, ...]] = ("digits",)
 
     runs: int = knob(3, "runs")
     epochs: int = knob(10, "epochs")
