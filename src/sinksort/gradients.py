@@ -33,7 +33,7 @@ EXACT_ORDER = 2
 
 def attach(M: Tensor, a: Tensor, b: Tensor, gamma: Tensor, by_columns: bool) -> Tensor:
     """``gamma`` (a constant) as a differentiable function of M, a and b. Its value does not change."""
-    if not _differentiated(M, a, b):
+    if not differentiated(M, a, b):
         return gamma
     if by_columns:
         moving = _attach_columns(M, a, log_weight(b), gamma)
@@ -55,7 +55,7 @@ def _attach_columns(M: Tensor, a: Tensor, log_b: Tensor, gamma: Tensor) -> Tenso
     return gamma
 
 
-def _differentiated(*tensors: Tensor) -> bool:
+def differentiated(*tensors: Tensor) -> bool:
     """Whether anybody may ask for a derivative. Inside a torch.func transform a tensor does not show it: assume yes."""
     if tracing():
         return True

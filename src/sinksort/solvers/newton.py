@@ -16,9 +16,9 @@ from torch import Tensor
 from ..semidual import c_transform, column_sums, hessian_factor, log_density, log_weight, newton_step
 from ._common import Solution, batch_over_leading_dim, empty_answer, host_may_look, require_tolerance, warn_unconverged
 
-_LARGEST_STEP = 5.0  # in units of eps: a factor of e^5 on a column of the plan
-_WEIGHTLESS = 1e-20
-_NEAR = 1e-3  # marginal error at which rough masses have done their part
+LARGEST_STEP = 5.0  # in units of eps: a factor of e^5 on a column of the plan
+WEIGHTLESS = 1e-20
+NEAR = 1e-3  # marginal error at which rough masses have done their part
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class Newton:
         start = torch.zeros_like(b if by_columns else a)
         if hats is not None:
             # With negative masses the semi-dual is not concave far from its solution: come near by positive ones.
-            start = newton_loop(M, hats, b, start, _NEAR, self.max_iterations, False)[0]
+            start = newton_loop(M, hats, b, start, NEAR, self.max_iterations, False)[0]
         if by_columns:
             gamma, iterations, error = newton_loop(M, a, b, start, tolerance, self.max_iterations, warn)
         else:
@@ -80,7 +80,7 @@ def newton_loop(
         size = (b * rho.abs()).sum(-1)
         working = size > tolerance  # False for NaN as well
         # A weightless column pulls nobody: give it the potential that the others' plan implies.
-        gamma[rows] = torch.where(b < _WEIGHTLESS, point - s.log(), point)
+        gamma[rows] = torch.where(b < WEIGHTLESS, point - s.log(), point)
         error[rows] = size
         if step == max_iterations:
             break
@@ -96,7 +96,7 @@ def newton_loop(
         iterations[rows] += working
         working = working.unsqueeze(-1)
 
-        newton = newton_step(hessian_factor(log_E, s, a, log_b), rho, log_b).clamp(-_LARGEST_STEP, _LARGEST_STEP)
+        newton = newton_step(hessian_factor(log_E, s, a, log_b), rho, log_b).clamp(-LARGEST_STEP, LARGEST_STEP)
         rises = (b * rho * newton).sum(-1, keepdim=True) > 0
         newton = torch.where(rises, newton, -s.clamp(min=1e-30).log())  # Sinkhorn's own step always rises
         slope_here = (b * rho * direction).sum(-1, keepdim=True)

@@ -14,7 +14,7 @@ from torch import Tensor
 from ._common import batch_over_leading_dim
 
 #: Two cumulative weights closer than this are the same boundary; rounding of a float64 cumulative sum is far below.
-_SAME_MASS = 1e-9
+SAME_MASS = 1e-9
 
 
 @torch.library.custom_op("sinksort::staircase", mutates_args=())
@@ -38,8 +38,8 @@ def _along_columns(C: Tensor, a: Tensor, b: Tensor) -> Tensor:
     n = C.shape[-2]
     reached = a.cumsum(-1).contiguous()
     boundary = b.cumsum(-1)[..., :-1]
-    before = torch.searchsorted(reached, (boundary - _SAME_MASS).contiguous()).clamp(max=n - 1)
-    after = torch.searchsorted(reached, (boundary + _SAME_MASS).contiguous(), right=True).clamp(max=n - 1)
+    before = torch.searchsorted(reached, (boundary - SAME_MASS).contiguous()).clamp(max=n - 1)
+    after = torch.searchsorted(reached, (boundary + SAME_MASS).contiguous(), right=True).clamp(max=n - 1)
     rise = C.diff(dim=-1)
     increments = 0.5 * (rise.gather(-2, before.unsqueeze(-2)) + rise.gather(-2, after.unsqueeze(-2)))
     return torch.nn.functional.pad(increments.squeeze(-2).cumsum(-1), (1, 0))
