@@ -17,15 +17,19 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-_CHUNK = 1 << 16  # values at a time: temporaries stay in the cache, and memory does not depend on n
+T = TypeVar("T")
+
+_CPU_PIECE = 1 << 15  # values at a time: temporaries stay in the cache, and memory does not depend on n
+_DEVICE_PIECE = 1 << 24  # an accelerator wants many at a time
 
 
 @dataclass(frozen=True)
@@ -108,21 +112,43 @@ def derivative(coef: Tensor) -> Tensor:
     return torch.nn.functional.pad(coef[:, 1:] * power.unsqueeze(-1), (0, 0, 0, 1))
 
 
-def chunks(rows: int, n: int) -> Iterator[tuple[slice, slice]]:
-    """Pieces of an array (rows, n) that fit in the cache: several short rows, or part of a long one."""
-    together = max(1, _CHUNK // max(n, 1))
-    for first in range(0, rows, together):
-        for start in range(0, n, _CHUNK):
-            yield slice(first, min(first + together, rows)), slice(start, min(start + _CHUNK, n))
+Piece = tuple[slice, slice]  # rows and columns of a part of an array (rows, n)
+
+
+def in_pieces(like: Tensor, work: Callable[[list[Piece]], T]) -> list[T]:
+    """``work`` on an array (rows, n), cut into pieces that fit in the cache: several short rows, or part of a long one.
+
+    Threads share the pieces, and each answers for its own. They meet once, at the end, where torch's threads would
+    wait for each other after every operation: pieces are small enough for those to stay out of it.
+    """
+    rows, n = like.shape
+    size = _CPU_PIECE if like.device.type == "cpu" else _DEVICE_PIECE
+    together = max(1, size // n)
+    pieces = [
+        (slice(first, min(first + together, rows)), slice(start, min(start + size, n)))
+        for first in range(0, rows, together)
+        for start in range(0, n, size)
+    ]
+    threads = min(torch.get_num_threads(), len(pieces) // 4) if like.device.type == "cpu" else 1
+    if threads <= 1:
+        return [work(pieces)]
+    ends = [len(pieces) * k // threads for k in range(threads + 1)]
+
+    def own(k: int) -> T:
+        with torch.no_grad():  # torch keeps this a thread
+            return work(pieces[ends[k] : ends[k + 1]])
+
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(own, range(threads)))
 
 
 def locate(position: Tensor, cells: int) -> tuple[Tensor, Tensor]:
     """The cell of each position, counted through the rows (k, n), and where inside it."""
-    cell = position.floor().clamp_(0, cells - 1)
-    t = position - cell
-    at = cell.long()
+    small = len(position) * cells < 2**31
+    at = position.to(torch.int32 if small else torch.int64).clamp_(0, cells - 1)
+    t = position - at
     if len(position) > 1:
-        at += cells * torch.arange(len(position), device=at.device).unsqueeze(-1)
+        at += cells * torch.arange(len(position), dtype=at.dtype, device=at.device).unsqueeze(-1)
     return at, t
 
 
@@ -136,11 +162,22 @@ def add_moments(out: Tensor, at: Tensor, t: Tensor, weight: Tensor | None) -> No
         power = t if power is None else power * t
 
 
+def total(sums: list[Tensor]) -> Tensor:
+    """Of what threads have summed up, in their order."""
+    return sums[0] if len(sums) == 1 else torch.stack(sums).sum(0)
+
+
+def tables(coef: Tensor) -> Tensor:
+    """(p, r, cells): a row's polynomials side by side."""
+    return coef.transpose(0, 1).contiguous()
+
+
 def horner(table: Tensor, at: Tensor, t: Tensor) -> Tensor:
     """Polynomials with coefficients ``table`` (p, cells) at positions t of cells ``at``."""
-    value = table[-1].take(at)
-    for c in range(len(table) - 2, -1, -1):
-        value.mul_(t).add_(table[c].take(at))
+    flat = at.flatten()
+    value = table[-1].index_select(0, flat).view_as(t)
+    for coefficient in table[:-1].flip(0):
+        value.mul_(t).add_(coefficient.index_select(0, flat).view_as(t))
     return value
 
 
@@ -162,10 +199,14 @@ class _Moments(torch.autograd.Function):
         ctx.save_for_backward(position, w)
         ctx.save_for_forward(position, w)
         ctx.size = (cells, points)
-        out = position.new_zeros(len(position), points, cells)
-        for rows, columns in chunks(*position.shape):
-            add_moments(out[rows], *locate(position[rows, columns], cells), w[rows, columns])
-        return out
+
+        def work(pieces: list[Piece]) -> Tensor:
+            out = position.new_zeros(len(position), points, cells)
+            for piece in pieces:
+                add_moments(out[piece[0]], *locate(position[piece], cells), w[piece])
+            return out
+
+        return total(in_pieces(position, work))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -195,10 +236,13 @@ class _Evaluate(torch.autograd.Function):
         ctx.save_for_backward(position, coef)
         ctx.save_for_forward(position, coef)
         out = torch.empty_like(position)
-        table = coef.transpose(0, 1).contiguous()
-        for rows, columns in chunks(*position.shape):
-            at, t = locate(position[rows, columns], coef.shape[2])
-            out[rows, columns] = horner(table[:, rows].flatten(1), at, t)
+        table = tables(coef)
+
+        def work(pieces: list[Piece]) -> None:
+            for piece in pieces:
+                out[piece] = horner(table[:, piece[0]].flatten(1), *locate(position[piece], coef.shape[2]))
+
+        in_pieces(position, work)
         return out
 
     @staticmethod

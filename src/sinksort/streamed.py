@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .grid import Grid, add_moments, chunks, derivative, evaluate, horner, locate, moments
+from .grid import Grid, Piece, add_moments, derivative, evaluate, horner, in_pieces, locate, moments, tables, total
 from .places import count_of, worth
 
 
@@ -107,13 +107,22 @@ def _place(x: Tensor, mean: Tensor, scale: Tensor, cells: int, squash: str) -> T
 def _statistics(x: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and 1/std of every row: two passes, so that a large mean costs no digits."""
     rows, n = x.shape
-    total = x.new_zeros(rows, 1, dtype=torch.float64)
-    for r, c in chunks(rows, n):
-        total[r] += x[r, c].double().sum(-1, keepdim=True)
-    mean = total / n
-    squares = torch.zeros_like(mean)
-    for r, c in chunks(rows, n):
-        squares[r] += (x[r, c].double() - mean[r]).square().sum(-1, keepdim=True)
+
+    def sums(pieces: list[Piece]) -> Tensor:
+        out = x.new_zeros(rows, 1, dtype=torch.float64)
+        for piece in pieces:
+            out[piece[0]] += x[piece].double().sum(-1, keepdim=True)
+        return out
+
+    mean = total(in_pieces(x, sums)) / n
+
+    def sums_of_squares(pieces: list[Piece]) -> Tensor:
+        out = torch.zeros_like(mean)
+        for piece in pieces:
+            out[piece[0]] += (x[piece].double() - mean[piece[0]]).square().sum(-1, keepdim=True)
+        return out
+
+    squares = total(in_pieces(x, sums_of_squares))
     # A constant row has squares that are zero up to the rounding of its mean.
     squares = torch.where(squares > n * (1e-14 * mean).square(), squares, 0.0)
     return mean, (squares / n).rsqrt()
@@ -139,8 +148,12 @@ class _Statistics(torch.autograd.Function):
         if torch.is_grad_enabled():
             return (level + tilt * x.double()).to(x.dtype), None, None
         out = torch.empty_like(x)
-        for r, c in chunks(*x.shape):
-            out[r, c] = level[r] + tilt[r] * x[r, c].double()
+
+        def work(pieces: list[Piece]) -> None:
+            for r, c in pieces:
+                out[r, c] = level[r] + tilt[r] * x[r, c].double()
+
+        in_pieces(x, work)
         return out, None, None
 
     @staticmethod
@@ -159,12 +172,15 @@ class _Moments(torch.autograd.Function):
         ctx.save_for_backward(x, mean, scale, w)
         ctx.save_for_forward(x, mean, scale, w)
         ctx.options = cells, points, squash
-        rows, n = x.shape
-        out = mean.new_zeros(rows, points, cells)
-        for r, c in chunks(rows, n):
-            at, t = locate(_place(x[r, c], mean[r], scale[r], cells, squash), cells)
-            add_moments(out[r], at, t, None if w is None else w[r, c].double())
-        return out.div_(n)
+
+        def work(pieces: list[Piece]) -> Tensor:
+            out = mean.new_zeros(len(x), points, cells)
+            for r, c in pieces:
+                at, t = locate(_place(x[r, c], mean[r], scale[r], cells, squash), cells)
+                add_moments(out[r], at, t, None if w is None else w[r, c].double())
+            return out
+
+        return total(in_pieces(x, work)) / x.shape[-1]
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -177,18 +193,25 @@ class _Moments(torch.autograd.Function):
             weight = torch.ones_like(position) if w is None else w.view_as(w)
             out = moments(position, weight.double(), cells, points)
             return *_partials(out, [*inputs, weight], coef), None, None, None
-        by_x, by_mean, by_scale = torch.empty_like(x), torch.zeros_like(mean), torch.zeros_like(scale)
+        by_x = torch.empty_like(x)
         by_w = torch.empty_like(w) if w is not None and ctx.needs_input_grad[3] else None
-        tables = _tables(coef), _tables(derivative(coef))
-        for r, c in chunks(*x.shape):
-            position, slope = _positions(x[r, c], mean[r], scale[r], cells, squash)
-            at, t = locate(position, cells)
-            pull = horner(tables[1][:, r].flatten(1), at, t).mul_(slope)  # cotangent of z
-            if w is not None:
-                pull.mul_(w[r, c])
-            if by_w is not None:
-                by_w[r, c] = horner(tables[0][:, r].flatten(1), at, t)
-            _spread_back(pull, x[r, c], mean[r], scale[r], by_x[r, c], by_mean[r], by_scale[r])
+        table, slopes = tables(coef), tables(derivative(coef))
+
+        def work(pieces: list[Piece]) -> Tensor:
+            by_z = mean.new_zeros(2, *mean.shape)
+            for r, c in pieces:
+                position, slope = _positions(x[r, c], mean[r], scale[r], cells, squash)
+                at, t = locate(position, cells)
+                pull = horner(slopes[:, r].flatten(1), at, t).mul_(slope)  # cotangent of z
+                if w is not None:
+                    pull.mul_(w[r, c])
+                if by_w is not None:
+                    by_w[r, c] = horner(table[:, r].flatten(1), at, t)
+                by_x[r, c] = pull * scale[r]
+                _add_sums(by_z[:, r], pull, x[r, c], mean[r])
+            return by_z
+
+        by_mean, by_scale = _from_sums(total(in_pieces(x, work)), scale)
         return by_x, by_mean, by_scale, by_w, None, None, None
 
     @staticmethod
@@ -213,10 +236,14 @@ class _Evaluate(torch.autograd.Function):
         ctx.save_for_backward(x, mean, scale, coef)
         ctx.save_for_forward(x, mean, scale, coef)
         ctx.squash = squash
-        out, table, cells = torch.empty_like(x), _tables(coef), coef.shape[2]
-        for r, c in chunks(*x.shape):
-            at, t = locate(_place(x[r, c], mean[r], scale[r], cells, squash), cells)
-            out[r, c] = horner(table[:, r].flatten(1), at, t)
+        out, table, cells = torch.empty_like(x), tables(coef), coef.shape[2]
+
+        def work(pieces: list[Piece]) -> None:
+            for r, c in pieces:
+                at, t = locate(_place(x[r, c], mean[r], scale[r], cells, squash), cells)
+                out[r, c] = horner(table[:, r].flatten(1), at, t)
+
+        in_pieces(x, work)
         return out
 
     @staticmethod
@@ -228,16 +255,23 @@ class _Evaluate(torch.autograd.Function):
             inputs = [t.view_as(t) for t in (x, mean, scale, coef)]
             position = _positions(inputs[0], inputs[1], inputs[2], cells, ctx.squash)[0]
             return *_partials(evaluate(position, inputs[3]).to(x.dtype), inputs, v), None
-        by_x, by_mean, by_scale = torch.empty_like(x), torch.zeros_like(mean), torch.zeros_like(scale)
-        by_coef, table = torch.zeros_like(coef), _tables(derivative(coef))
-        for r, c in chunks(*x.shape):
-            position, slope = _positions(x[r, c], mean[r], scale[r], cells, ctx.squash)
-            at, t = locate(position, cells)
-            weight = v[r, c].double()
-            add_moments(by_coef[r], at, t, weight)
-            pull = horner(table[:, r].flatten(1), at, t).mul_(slope).mul_(weight)
-            _spread_back(pull, x[r, c], mean[r], scale[r], by_x[r, c], by_mean[r], by_scale[r])
-        return by_x, by_mean, by_scale, by_coef, None
+        by_x, slopes = torch.empty_like(x), tables(derivative(coef))
+
+        def work(pieces: list[Piece]) -> tuple[Tensor, Tensor]:
+            by_coef, by_z = torch.zeros_like(coef), mean.new_zeros(2, *mean.shape)
+            for r, c in pieces:
+                position, slope = _positions(x[r, c], mean[r], scale[r], cells, ctx.squash)
+                at, t = locate(position, cells)
+                weight = v[r, c].double()
+                add_moments(by_coef[r], at, t, weight)
+                pull = horner(slopes[:, r].flatten(1), at, t).mul_(slope).mul_(weight)
+                by_x[r, c] = pull * scale[r]
+                _add_sums(by_z[:, r], pull, x[r, c], mean[r])
+            return by_coef, by_z
+
+        by_coefs, by_zs = zip(*in_pieces(x, work), strict=True)
+        by_mean, by_scale = _from_sums(total(list(by_zs)), scale)
+        return by_x, by_mean, by_scale, total(list(by_coefs)), None
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Tensor:
@@ -249,18 +283,14 @@ class _Evaluate(torch.autograd.Function):
         return out.to(x.dtype)
 
 
-def _tables(coef: Tensor) -> Tensor:
-    """(p, r, cells): a row's polynomials side by side."""
-    return coef.transpose(0, 1).contiguous()
+def _add_sums(by_z: Tensor, pull: Tensor, x: Tensor, mean: Tensor) -> None:
+    """What mean and scale need of a piece's cotangent of z = (x - mean) scale."""
+    by_z[0] += pull.sum(-1, keepdim=True)
+    by_z[1] += (pull * (x - mean)).sum(-1, keepdim=True)
 
 
-def _spread_back(
-    pull: Tensor, x: Tensor, mean: Tensor, scale: Tensor, by_x: Tensor, by_mean: Tensor, by_scale: Tensor
-) -> None:
-    """From the cotangent of z = (x - mean) scale to those of its parts."""
-    by_x.copy_(pull * scale)
-    by_mean.sub_(pull.sum(-1, keepdim=True) * scale)
-    by_scale.add_((pull * (x - mean)).sum(-1, keepdim=True))
+def _from_sums(by_z: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    return -by_z[0] * scale, by_z[1]
 
 
 def _tangent_of_z(x: Tensor, mean: Tensor, scale: Tensor, tangents: tuple[Any, ...]) -> Tensor:
