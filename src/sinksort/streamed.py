@@ -198,7 +198,7 @@ class _Moments(torch.autograd.Function):
         table, slopes = tables(coef), tables(derivative(coef))
 
         def work(pieces: list[Piece]) -> Tensor:
-            by_z = mean.new_zeros(2, *mean.shape)
+            by_z: Tensor = mean.new_zeros(2, *mean.shape)
             for r, c in pieces:
                 position, slope = _positions(x[r, c], mean[r], scale[r], cells, squash)
                 at, t = locate(position, cells)
