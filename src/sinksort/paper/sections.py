@@ -62,6 +62,7 @@ def quantile_regression(units: Sequence[Unit]) -> Section:
         units, lambda u: _settings(u, "response", "epochs", "steps", "eps", "learning_rate")
     ).items():
         response, epochs, steps, eps, learning_rate = key
+        in_paper = response == "standard" and any(u["case"].rpartition("-")[0] in QUANTILES for u in made)
         scale = "mean 0 and variance 1" if response == "standard" else "divided by its mean absolute value"
         by_method = groups(made, lambda u: (u["case"], u["method"]))
         cases = [case for case, method in by_method if method == "soft" and (case, "hard") in by_method]
@@ -70,17 +71,22 @@ def quantile_regression(units: Sequence[Unit]) -> Section:
         section.text.append(
             f"Response {scale}; {epochs * steps:,} steps of Adam at {learning_rate:g}, eps = {eps:g}: the soft "
             f"quantile has the lower training quantile in {wins} of {len(cases)} cases. "
-            f"{_beside_the_paper(cases, by_method) if response == 'standard' else ''}{provenance(made)}"
+            f"{_beside_the_paper(cases, by_method) if in_paper else ''}{provenance(made)}"
         )
         for level in sorted({case.rpartition("-")[2] for case in cases}):
             rows = []
             for case in (c for c in cases if c.endswith(f"-{level}")):
-                rows += _regression_rows(case, by_method, show_paper=response == "standard")
-            head = ["table", "method", "runs", "train, paper", "train", "test, paper", "test", "MSE, paper", "MSE"]
+                rows += _regression_rows(case, by_method, show_paper=in_paper)
+            head = ["table", "method", "runs", *_beside("train", "test", "MSE", paper=in_paper)]
             caption = f"tau = {float(level):.0%}, response {scale}, {epochs * steps:,} steps"
             section.tables.append(TableOf(caption, head, rows))
         section.tables.append(_by_length(cases, by_method, steps, scale))
     return section
+
+
+def _beside(*names: str, paper: bool) -> list[str]:
+    """Heads of columns, each after one for the paper's number where there is one."""
+    return [head for name in names for head in ((f"{name}, paper", name) if paper else (name,))]
 
 
 def _beside_the_paper(cases: Sequence[str], by_method: dict[Any, list[Unit]]) -> str:
@@ -107,7 +113,8 @@ def _regression_rows(case: str, by_method: dict[Any, list[Unit]], *, show_paper:
         row = [_table_name(table) if method == "hard" else "", _NAMES[method], str(ours[method]["train"].runs)]
         for i, name in enumerate(("train", "test", "mse")):
             here, other = ours[method][name], ours["soft" if method == "hard" else "hard"][name]
-            row += [f"{paper[method][i]:.2f}" if paper else "", _bold(f"{here:3}", here.mean < other.mean)]
+            row += [f"{paper[method][i]:.2f}"] if paper else [""] * show_paper
+            row.append(_bold(f"{here:3}", here.mean < other.mean))
         rows.append(row)
     return rows
 
@@ -169,25 +176,15 @@ def mnist_sort(units: Sequence[Unit]) -> Section:
             paper = SORTING.get(int(case[1:]), {}).get(method) if in_paper else None
             best = [max(unit["curve"], key=lambda point: point["validation_exact"]) for unit in runs]
             exact, share = (summarise(point[f"test_{name}"] for point in best) for name in ("exact", "elements"))
-            published = [f"{number:.3f}" for number in paper] if paper else ["", ""]
-            rows.append(
-                [
-                    case[1:],
-                    _NAMES[method],
-                    str(len(runs)),
-                    str(epochs),
-                    published[0],
-                    f"{exact:3}",
-                    published[1],
-                    f"{share:3}",
-                ]
-            )
+            published = [[f"{number:.3f}"] for number in paper] if paper else [[""] * in_paper] * 2
+            row = [case[1:], _NAMES[method], str(len(runs)), str(epochs)]
+            rows.append([*row, *published[0], f"{exact:3}", *published[1], f"{share:3}"])
         section.text += _transport_against_neuralsort(by_case)
         wanted = [(f"n{n}", method) for n in made[0]["knobs"]["sizes"] for method in METHODS]
         lost = [f"n = {case[1:]} {_NAMES[method]}" for case, method in wanted if (case, method) not in by_case]
         if lost:
             section.text.append(f"Not run at this length: {'; '.join(lost)}.")
-        head = ["n", "method", "runs", "epochs", "lists, paper", "lists", "numbers, paper", "numbers"]
+        head = ["n", "method", "runs", "epochs", *_beside("lists", "numbers", paper=in_paper)]
         section.tables.append(TableOf(f"Sorting {digits}-digit numbers", head, rows))
         section.pictures[f"sorting-{epochs}-epochs"] = _curves(
             made, "test_elements", "share of numbers in the right place", lambda case: f"n = {case[1:]}"
