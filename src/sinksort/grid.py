@@ -123,7 +123,7 @@ def in_pieces(like: Tensor, work: Callable[[list[Piece]], T]) -> list[T]:
     """
     rows, n = like.shape
     size = _CPU_PIECE if like.device.type == "cpu" else _DEVICE_PIECE
-    together = max(1, size // n)
+    together = max(1, size // max(n, 1))
     pieces = [
         (slice(first, min(first + together, rows)), slice(start, min(start + size, n)))
         for first in range(0, rows, together)
