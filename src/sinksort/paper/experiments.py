@@ -67,7 +67,6 @@ def reproduce(
     device: torch.device,
     only: str = "*",
     fresh: bool = False,
-    checkpoints: bool = True,
     watch: Watcher = lambda *_: None,
 ) -> Store:
     """Run what is missing of an experiment; all seeds of a (case, method) train side by side.
@@ -94,7 +93,7 @@ def reproduce(
                 epochs=knobs.epochs,
                 learning_rate=knobs.learning_rate,
                 measure_every=knobs.measure_every,
-                checkpoint=checkpoint if checkpoints else None,
+                checkpoint=checkpoint,
                 tell=lambda so_far, case=case, method=method: watch(case, method, so_far, knobs.epochs),  # type: ignore[misc]
             )
             for seed, curve in zip(seeds, trained.curves, strict=True):

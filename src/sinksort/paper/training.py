@@ -51,15 +51,12 @@ class Trained:
     curves: list[list[Numbers]]
     epochs: int = 0  #: finished so far
     seconds: float = 0.0  #: spent on all runs together, interruptions not counted
-    step_ms: float = 0.0  #: median over epochs, of one step of all runs together
+    step_times: list[float] = field(default_factory=list)  #: ms, one entry an epoch, of a step of all runs together
 
-
-@dataclass
-class _State:
-    """What a checkpoint holds beside model and optimizer."""
-
-    trained: Trained
-    step_ms: list[float] = field(default_factory=list)
+    @property
+    def step_ms(self) -> float:
+        """The median: the first epoch also pays for a CUDA graph."""
+        return float(np.median(self.step_times)) if self.step_times else 0.0
 
 
 def generator(seed: int, epoch: int, purpose: int = 0) -> torch.Generator:
@@ -84,10 +81,9 @@ def train(
     device = next(task.model.parameters()).device
     cuda = device.type == "cuda"
     optimizer = torch.optim.Adam(task.model.parameters(), lr=learning_rate, capturable=cuda, fused=cuda)
-    state = _State(Trained([[] for _ in task.seeds]))
+    trained = Trained([[] for _ in task.seeds])
     if checkpoint is not None:
-        state = _resume(checkpoint, task, optimizer, device) or state
-    trained = state.trained
+        trained = _resume(checkpoint, task, optimizer, device) or trained
     step = _graphed(task, optimizer) if cuda and trained.epochs < epochs else _eager(task, optimizer)
     tell(trained)
     while trained.epochs < epochs:
@@ -99,7 +95,7 @@ def train(
         for i in range(steps):
             step({name: values[i] for name, values in data.items()})
         _wait(device)
-        state.step_ms.append(1e3 * (time.perf_counter() - stepping) / steps)
+        trained.step_times.append(1e3 * (time.perf_counter() - stepping) / steps)
         trained.epochs += 1
         if trained.epochs % measure_every == 0 or trained.epochs == epochs:
             task.model.eval()
@@ -107,9 +103,8 @@ def train(
                 for curve, numbers in zip(trained.curves, task.measure(), strict=True):
                     curve.append({"epoch": trained.epochs, **numbers})
         trained.seconds += time.perf_counter() - began
-        trained.step_ms = float(np.median(state.step_ms))
         if checkpoint is not None:
-            _save(checkpoint, task, optimizer, state)
+            _save(checkpoint, task, optimizer, trained)
         tell(trained)
     return trained
 
@@ -175,14 +170,14 @@ def _wait(device: torch.device) -> None:
 # ---- checkpoints
 
 
-def _save(checkpoint: Checkpoint, task: Task, optimizer: torch.optim.Optimizer, state: _State) -> None:
+def _save(checkpoint: Checkpoint, task: Task, optimizer: torch.optim.Optimizer, trained: Trained) -> None:
     checkpoint.save(
         {
             "seeds": list(task.seeds),
-            "epochs": state.trained.epochs,
-            "seconds": state.trained.seconds,
-            "step_ms": state.step_ms,
-            "curves": state.trained.curves,
+            "epochs": trained.epochs,
+            "seconds": trained.seconds,
+            "step_times": trained.step_times,
+            "curves": trained.curves,
             "model": task.model.state_dict(),
             "optimizer": optimizer.state_dict(),
         }
@@ -191,12 +186,11 @@ def _save(checkpoint: Checkpoint, task: Task, optimizer: torch.optim.Optimizer, 
 
 def _resume(
     checkpoint: Checkpoint, task: Task, optimizer: torch.optim.Optimizer, device: torch.device
-) -> _State | None:
-    """The saved state, loaded into model and optimizer; None when there is none for these very runs."""
+) -> Trained | None:
+    """How far these very runs had come, loaded into model and optimizer; None when nothing is saved of them."""
     saved: dict[str, Any] | None = checkpoint.load(device)
     if saved is None or saved["seeds"] != list(task.seeds):
         return None
     task.model.load_state_dict(saved["model"])
     optimizer.load_state_dict(saved["optimizer"])
-    trained = Trained(saved["curves"], saved["epochs"], saved["seconds"], float(np.median(saved["step_ms"])))
-    return _State(trained, saved["step_ms"])
+    return Trained(saved["curves"], saved["epochs"], saved["seconds"], saved["step_times"])
