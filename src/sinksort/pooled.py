@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from .places import Placed, Places
-from .squash import INCREASING_MAPS, Squash
+from .problem import wide_dtype
+from .squash import INCREASING_MAPS, Squash, normalize
 from .streamed import Streamed
 
 Reduction = Callable[[Tensor], Tensor]
@@ -107,17 +108,24 @@ class Summary:
         above, below = self.signs[:, 3:4] > 0, self.signs[:, 4:] > 0
         return torch.where(above, torch.inf, 0.0) + torch.where(below, -torch.inf, 0.0).to(self.mean.dtype)
 
-    def places(self, x: Tensor, w: Tensor | None, squash: Squash, plain: bool) -> Places:
-        """The places of some values x (r, n), if this is the summary of all; ``plain`` if they are like a Streamed."""
-        a = (torch.ones_like(x, dtype=self.mass.dtype) if w is None else w) / self.mass
+    def places(self, x: Tensor, w: Tensor | None, squash: Squash, plain: bool) -> tuple[Places, Tensor]:
+        """The places of some values x (r, n), if this is the summary of all, and a unit (r, 1, 1).
+
+        Moments times the unit are those of weights that sum to one over all values. ``plain`` if all values of x are
+        finite and weigh the same.
+        """
+        if not plain:
+            x, w = widened(x, w, squash)
+        one = torch.ones_like(self.mass).unsqueeze(-1)
         if isinstance(squash, str):
             std, varies = self._std()
-            if plain and varies.all():
-                return Streamed(x, self.mean * self.size, 1.0 / (std * self.size), squash)
+            if plain and (varies & (1.0 / (std * self.size)).isfinite()).all():
+                share = (x.shape[-1] / self.mass).unsqueeze(-1)  # streamed places weigh one together, however few
+                return Streamed(x, self.mean * self.size, 1.0 / (std * self.size), squash), share
             u = torch.where(torch.isfinite(x), x, 0.0) / self.size - self.mean
             z = torch.where(varies, u / std, 0.0 * u).clamp(-1e9, 1e9)
             x_tilde = INCREASING_MAPS[squash](torch.where(torch.isfinite(x), z, x))
-            interval = a.new_zeros(1), a.new_ones(1)
+            interval = z.new_zeros(1), z.new_ones(1)
         else:
             # Infinite values stand beyond every finite one, and at least at the outermost target.
             highest, lowest = self.extremes[:, 2:3], -self.extremes[:, 3:4]
@@ -128,13 +136,27 @@ class Summary:
             bottom, top = torch.where(bottom.isfinite(), bottom, 0.0), torch.where(top.isfinite(), top, 1.0)
             interval = bottom, torch.where(top > bottom, top, bottom + 1.0)
         x_tilde = torch.where(x_tilde.isnan(), 0.5, x_tilde)
-        return Placed(x_tilde, a, w is not None, interval, self.poisoned)
+        a = (torch.ones_like(x_tilde) if w is None else w) / self.mass
+        return Placed(x_tilde, a, w is not None, interval, self.poisoned), one
 
     def _std(self) -> tuple[Tensor, Tensor]:
         """(r, 1) in units of ``size``, and whether the values differ at all; if not, one."""
         variance = self.spread / torch.where(self.weight > 0, self.weight, 1.0)
         varies = (self.extremes[:, :1] > -self.extremes[:, 1:2]) & (variance > 0)
         return torch.where(varies, variance, 1.0).sqrt(), varies
+
+
+def summed_up(x: Tensor, w: Tensor | None, squash: Squash) -> tuple[Summary, bool]:
+    """The summary of values x (r, n) of any dtype, and whether they are plain: all finite, of equal weight."""
+    streamed = Streamed.of(x, squash) if w is None and isinstance(squash, str) and x.shape[-1] > 0 else None
+    return (Summary.of(*widened(x, w, squash)), False) if streamed is None else (Summary.of_streamed(streamed), True)
+
+
+def widened(x: Tensor, w: Tensor | None, squash: Squash) -> tuple[Tensor, Tensor | None]:
+    """Values and weights in float64; the values as ``squash`` makes them, if it is a function."""
+    wide = wide_dtype(x.device)
+    x, w = x.to(wide), None if w is None else w.to(wide)
+    return normalize(x, x, squash, x, x) if callable(squash) else x, w
 
 
 def _largest(x: Tensor, on: Tensor) -> Tensor:

@@ -10,15 +10,14 @@ import torch
 from torch import Tensor
 
 from .._checks import require_floating, values_readable
+from ..elsewhere import affordable_sizes, in_order, refined
 from ..places import WORTH_A_GRID
 from ..problem import entropy, like_rows, wide_dtype
-from ..refine import Refinement, accepted_error, first_sizes
 from ..smooth import Part
-from ..solvers import Newton
 from ..squash import INCREASING_MAPS, Squash
 from .agreement import agree
 from .collectives import Everyone, Group
-from .shards import MOST_ENTRIES, Shards
+from .shards import Shards
 
 
 @dataclass(frozen=True)
@@ -109,33 +108,17 @@ class Call:
         x = self.flat
         w = None if self.weights is None else self.weights.reshape(x.shape)
         eps = self.eps.reshape(-1, 1, 1).repeat(copies, 1, 1)
-        smallest = eps.detach().amin().item() if eps.numel() else 1.0
-        cells, nodes = first_sizes(smallest, x.dtype)
-        nodes = min(nodes, self.n) if b is None else b.shape[-1]
-        if cells * nodes > MOST_ENTRIES:
-            raise ValueError(
-                f"eps must be larger for values spread over ranks: got {smallest:g}, for which each of them would hold "
-                f"a plan of {cells} by {nodes}; raise eps."
-            )
+        cells, nodes = affordable_sizes(eps, x.dtype, None if b is None else b.shape[-1], self.n)
         shards = Shards.of(x, w, self.squash, self.everyone, nodes, copies)
         if w is not None and (shards.summary.mass <= 0).any():
             raise ValueError(
                 "weights must have a positive entry in every row, on some rank of the group, but a row is all zeros."
             )
-        given = None
-        if b is not None:
-            y = torch.arange(nodes, dtype=b.dtype, device=b.device) / (nodes - 1)
-            given = y.expand_as(b), b
-        refinement = Refinement(
-            shards, eps, given, self.n if b is None else nodes, Newton(), accepted_error(x.dtype), b is not None
-        )
-        return refinement.run(cells, nodes), shards
+        return refined(shards, eps, b, self.n, x.dtype, cells, nodes), shards
 
     def on_values(self, parts: list[Part], answers: list[Tensor]) -> Tensor:
         """(..., n) from the answers of the parts, each (rows of the part, n)."""
-        order = torch.cat([part.rows for part in parts]).argsort()
-        out = answers[0] if len(answers) == 1 else torch.cat(answers)[order]
-        return out.to(self.rows.dtype).reshape(self.rows.shape)
+        return in_order(parts, answers).to(self.rows.dtype).reshape(self.rows.shape)
 
 
 def _checked(

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from .. import operators as alone
+from ..elsewhere import in_order
 from ..operators.selecting import filler_weights, how_many, quantile_levels
 from ..operators.sorting import full_precision
 from ..squash import Squash
@@ -95,7 +96,7 @@ def soft_quantile(
         carried = call.flat.to(count.dtype)
         carried = torch.where(carried.isfinite(), carried, 0.0)
         middle = [part.averages(part.values.masses(carried, part.plan))[:, 1] for part in parts]
-        quantiles = torch.cat(middle)[torch.cat([part.rows for part in parts]).argsort()]
+        quantiles = in_order(parts, middle)
         bent = (shards.summary.infinite + shards.summary.poisoned).squeeze(-1).repeat(levels.numel())
         quantiles = (quantiles + bent).to(x.dtype).reshape(levels.shape + call.rows.shape[:-1])
     several = quantiles.ndim - (x.ndim - 1)

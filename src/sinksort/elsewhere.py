@@ -1,0 +1,120 @@
+"""Rows whose values are not all here: on other machines, or on disk.
+
+They answer what a refinement asks (``places.Places``) by way of sums, so they can stand on a grid, however fine, but
+never for themselves. ``distributed`` and ``streaming`` say how the sums are made.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from .grid import Grid
+from .places import Places
+from .pooled import Summary
+from .refine import Refinement, accepted_error, first_sizes
+from .smooth import Part
+from .solvers import Newton
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+#: A grid may have this many cells; only those with values in them cost anything.
+MOST_CELLS = 1 << 20
+#: Entries of a small plan.
+MOST_ENTRIES = 1 << 25
+
+
+@dataclass(frozen=True, kw_only=True)
+class Elsewhere:
+    """What the kinds of such rows have in common."""
+
+    summary: Summary  #: of all values of R rows
+    bounds: tuple[Tensor, Tensor]  #: of the grid on the axis of x~, each (R, 1) or (1,)
+    which: Tensor  #: (r,) the rows this is about; one that is asked for several quantiles is there several times
+    nodes: int  #: of the rule, to know how large a plan will be
+    estimates: list[float] = field(default_factory=list)  #: errors, attempt by attempt
+
+    @property
+    def interval(self) -> tuple[Tensor, Tensor]:
+        low, high = (t if t.ndim == 1 else t[self.which] for t in self.bounds)
+        return low, high
+
+    @property
+    def poisoned(self) -> Tensor:
+        return self.summary.poisoned[self.which]
+
+    @property
+    def count(self) -> Tensor:
+        return self.summary.count[self.which]
+
+    @functools.cached_property
+    def rows(self) -> tuple[Tensor, Tensor]:
+        """The rows of ``which``, each once, and where each entry of ``which`` finds its own."""
+        once, again = self.which.unique(return_inverse=True)
+        return once, again
+
+    def chosen(self, rows: Tensor) -> Self:
+        return replace(self, which=self.which[rows])
+
+    def worth(self, grid: Grid) -> bool:
+        if grid.cells > MOST_CELLS:
+            self._give_up(f"{grid.cells} cells")
+        return True
+
+    def agreed(self, errors: Tensor) -> Tensor:
+        self.estimates.append(errors.amax().item())
+        return errors
+
+    def affordable(self, occupied: Tensor) -> Tensor:
+        """``occupied``, unless the plan would be too large."""
+        needed = int(occupied.any(0).sum())
+        if needed * self.nodes > MOST_ENTRIES:
+            self._give_up(f"{needed} cells with values in them and {self.nodes} nodes")
+        return occupied
+
+    def standing(self) -> tuple[Tensor, Tensor]:
+        raise AssertionError("values that are elsewhere stand on a grid, always")
+
+    def _give_up(self, what: str) -> None:
+        so_far = f"the last grid had an estimated error of {self.estimates[-1]:.1e}" if self.estimates else "at once"
+        raise RuntimeError(
+            f"values that are not all in one place are summed up on a grid, and these need {what} ({so_far}), more "
+            "than is reasonable; raise eps, or pass x in float32, whose answers need fewer cells."
+        )
+
+
+def affordable_sizes(eps: Tensor, dtype: torch.dtype, targets: int | None, n: int) -> tuple[int, int]:
+    """(cells, nodes) to begin with, for n targets or a few given ones."""
+    smallest = eps.detach().amin().item() if eps.numel() else 1.0
+    cells, nodes = first_sizes(smallest, dtype)
+    nodes = min(nodes, n) if targets is None else targets
+    if cells * nodes > MOST_ENTRIES:
+        raise ValueError(
+            f"eps must be larger for values that are not all in one place: got {smallest:g}, for which a plan of "
+            f"{cells} by {nodes} would be needed; raise eps."
+        )
+    return cells, nodes
+
+
+def refined(
+    places: Places, eps: Tensor, b: Tensor | None, n: int, dtype: torch.dtype, cells: int, nodes: int
+) -> list[Part]:
+    """The small problems of all rows, onto the n default targets, or onto a few of weights b (r, m) from 0 to 1."""
+    given = None
+    if b is not None:
+        y = torch.arange(nodes, dtype=b.dtype, device=b.device) / (nodes - 1)
+        given = y.expand_as(b), b
+    m = n if b is None else nodes
+    return Refinement(places, eps, given, m, Newton(), accepted_error(dtype), b is not None).run(cells, nodes)
+
+
+def in_order(parts: list[Part], answers: list[Tensor]) -> Tensor:
+    """The answers of the parts, in the order of the rows."""
+    if len(parts) == 1:
+        return answers[0]
+    return torch.cat(answers)[torch.cat([part.rows for part in parts]).argsort()]

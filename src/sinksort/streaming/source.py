@@ -1,0 +1,92 @@
+"""Chunks that are gone through again and again: what they hold, checked and summed up in the first pass."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from .._checks import require_floating
+from ..places import Places
+from ..pooled import summed_up
+from ..squash import INCREASING_MAPS, Squash
+
+Chunk: TypeAlias = "Tensor | tuple[Tensor, Tensor]"
+Chunks: TypeAlias = "Iterable[Chunk] | Callable[[], Iterable[Chunk]]"
+
+
+class Source:
+    """Rows in chunks, after the first pass over them."""
+
+    def __init__(self, chunks: Chunks, squash: Squash) -> None:
+        if squash is not None and not callable(squash) and squash not in INCREASING_MAPS:
+            raise ValueError(
+                "squash must be 'sigmoid', 'arctan', None (x is already in [0, 1]) or an increasing callable, "
+                f"got {squash!r}."
+            )
+        self._chunks, self._squash, self.n, self.weighted = chunks, squash, 0, False
+        summary, first = None, None
+        for x, w in self._read():
+            if first is None:
+                first, self.weighted = x, w is not None
+            elif x.shape[:-1] != first.shape[:-1] or x.dtype != first.dtype or (w is not None) != self.weighted:
+                raise ValueError(
+                    "chunks must have the same dtype, the same dimensions before the last, and weights all or none, "
+                    f"got {tuple(first.shape)} of {first.dtype} and then {tuple(x.shape)} of {x.dtype}."
+                )
+            self.n += x.shape[-1]
+            here, _ = summed_up(*_rows(x, w), squash)
+            summary = here if summary is None else summary.plus(here)
+        if first is None or summary is None or self.n == 0:
+            raise ValueError("chunks must hold at least one value, got none.")
+        if (summary.mass <= 0).any():
+            raise ValueError("weights must have a positive entry in every row, but a row is all zeros.")
+        self.summary = summary
+        self.batch, self.dtype, self.device = first.shape[:-1], first.dtype, first.device
+        self._plain = not self.weighted and isinstance(squash, str) and not summary.signs.any()
+
+    def passing(self) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """One more pass: values (..., c) and weights. They must be as many as in the first."""
+        n = 0
+        for x, w in self._read():
+            n += x.shape[-1]
+            yield x, w
+        if n != self.n:
+            raise RuntimeError(
+                f"chunks must hold the same values in every pass, but there were {self.n} in a row and then {n}; "
+                "do not append while they are read, and do not drop or shuffle values between chunks at random."
+            )
+
+    def _read(self) -> Iterator[tuple[Tensor, Tensor | None]]:
+        chunks = self._chunks() if callable(self._chunks) else self._chunks
+        if chunks is self._chunks and iter(chunks) is chunks:
+            raise TypeError(
+                "chunks must be something that can be gone through several times, got an iterator, which is empty "
+                "after the first pass; pass a list, a data loader, or a function that returns a new iterator."
+            )
+        for chunk in chunks:
+            x, w = chunk if isinstance(chunk, (tuple, list)) else (chunk, None)
+            require_floating(x, "chunks")
+            if x.ndim == 0:
+                raise ValueError("chunks must have at least one dimension, got a scalar tensor; use x.reshape(1).")
+            if w is not None:
+                require_floating(w, "weights")
+                if w.shape != x.shape or not torch.isfinite(w).all() or (w < 0).any():
+                    raise ValueError(
+                        "weights must be finite, non-negative and of the shape of their chunk, "
+                        f"{tuple(x.shape)}, got shape {tuple(w.shape)}."
+                    )
+            yield x.detach(), None if w is None else w.detach()
+
+    def places(self, x: Tensor, w: Tensor | None) -> tuple[Places, Tensor]:
+        """Of one chunk, and the unit of its moments."""
+        x, w = _rows(x, w)
+        return self.summary.places(x, w, self._squash, plain=self._plain and x.shape[-1] > 0)
+
+
+def _rows(x: Tensor, w: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+    return rows, None if w is None else w.reshape(rows.shape)
