@@ -13,6 +13,8 @@ import math
 import torch
 from torch import Tensor
 
+from .banded import smooth_widths
+from .banded_plan import BandedPlan
 from .grid import Grid
 from .places import Places
 from .plan import Plan, solve
@@ -20,7 +22,10 @@ from .problem import Problem
 from .rules import Rule
 from .semidual import log_density
 from .smooth import Part, Values
-from .solvers import Solver
+from .solvers import Newton, Solver
+
+_BANDED = 1 << 22  #: entries of the plan of one row from which it is a band
+_PANEL, _SHORT_PANEL = 1.6, 2.4  #: lengths of panels in a band, in widths of the density, for double and for single
 
 
 def accepted_error(dtype: torch.dtype) -> float:
@@ -52,15 +57,19 @@ class Refinement:
         self.accepted, self.averages = accepted, averages
 
     def run(self, cells: int, K: int) -> list[Part]:
-        todo = torch.arange(len(self.eps), device=self.eps.device)
-        grid: Grid | None = Grid(cells, 8 if self.accepted < 1e-7 else 4)
-        rule: Rule | None = Rule.whole(self.m, K)
+        rows = torch.arange(len(self.eps), device=self.eps.device)
+        return self._refined(rows, Grid(cells, 8 if self.accepted < 1e-7 else 4), Rule.whole(self.m, K))
+
+    def _refined(self, todo: Tensor, grid: Grid | None, rule: Rule | None) -> list[Part]:
         done: list[Part] = []
         for attempt in range(64):
             if grid is not None and not self.places.worth(grid):
                 grid = None
             if rule is not None and (self.given is not None or self.m < 2 * rule.size):
                 rule = None
+            sources = self.places.shape[-1] if grid is None else grid.size
+            if isinstance(self.solver, Newton) and sources * (self.m if rule is None else rule.size) > _BANDED:
+                return [*done, *(self._in_a_band(row, grid, self.solver) for row in todo.split(1))]
             part, off_grid, off_rule = self._solved(todo, grid, rule)
             late = off_grid.maximum(off_rule.sum(-1)) > self.accepted
             if not late.any():
@@ -74,6 +83,55 @@ class Refinement:
                 rule = self._finer(rule, attempt, failed.tolist())
             todo = todo[late]
         raise RuntimeError("refinement did not end; please report the input")  # it ends with all values and targets
+
+    def _in_a_band(self, row: Tensor, grid: Grid | None, solver: Newton) -> Part:
+        """The same for one row whose plan is too large for a matrix."""
+        places, eps, rule = self.places.chosen(row), self.eps[row], None
+        for _ in range(64):
+            values, x, a, hats, order = self._sources(places, grid)
+            if self.given is not None:
+                y, b = self.given[0][row], self.given[1][row]
+            else:
+                if rule is None:
+                    masses = (a if hats is None else hats)[0].detach()
+                    widths = smooth_widths(x[0].detach(), masses, eps.item())
+                    rule = Rule.fitted(self.m, widths, _PANEL if self.accepted < 1e-7 else _SHORT_PANEL)
+                y, b = (t.unsqueeze(0) for t in rule.slots(eps))
+            inverse = None if order is None else order.argsort(dim=-1)
+            never = x.new_empty(1, 0, 0)
+            problem = Problem(x, a, y, b, never, eps, places.count, eps.dtype, inverse, order, hats=hats)
+            plan = BandedPlan.of(problem, solver, warn=grid is None)
+            with torch.no_grad():
+                by_panel, off_rule = (eps.new_zeros(1), eps.new_zeros(())) if rule is None else plan.rule_errors(rule)
+                off_grid = self._off_grid_in_a_band(plan, values)
+                if grid is not None and not plan.converged:
+                    off_grid, by_panel, off_rule = (
+                        torch.full_like(off_grid, torch.inf),
+                        0.0 * by_panel,
+                        0.0 * off_rule,
+                    )
+                agreed = places.agreed(torch.cat([off_grid, off_rule.reshape(1), by_panel]).unsqueeze(0))[0]
+                off_grid, off_rule, by_panel = agreed[0], agreed[1], agreed[2:]
+            error = off_grid.maximum(off_rule)
+            if not error > self.accepted:
+                return Part(row, values, rule, plan, error.unsqueeze(0), self.accepted)
+            if grid is not None and off_grid > self.accepted:
+                grid = grid.finer(off_grid.item() / self.accepted)
+                grid = grid if places.worth(grid) else None
+            if rule is not None and off_rule > self.accepted:
+                # A source sees a few panels.
+                rule = rule.halved((by_panel > self.accepted / 8).tolist())
+        raise RuntimeError("refinement did not end; please report the input")
+
+    def _off_grid_in_a_band(self, plan: BandedPlan, values: Values) -> Tensor:
+        """(1,) error of the grid, see ``_estimates``."""
+        if values.grid is None or values.occupied is None or values.weight is None:
+            return self.eps.new_zeros(1)
+        if self.averages:
+            off = plan.grid_error_of_averages(values.grid, values.kept, values.occupied[0], values.weight[0])
+            return 3.0 * off.unsqueeze(0)
+        mean = values.on_all_nodes(plan.pulled(plan.problem.y))
+        return 3.0 * (values.grid.remainder(mean) * values.occupied).amax(-1)
 
     def _finer(self, rule: Rule, attempt: int, failed: list[bool]) -> Rule:
         if len(failed) > 1:
@@ -93,17 +151,10 @@ class Refinement:
             at = torch.arange(self.m, dtype=eps.dtype, device=eps.device) / max(self.m - 1, 1)
             y, b = at.expand(len(rows), -1), torch.full_like(at, 1.0 / self.m).expand(len(rows), -1)
 
-        if grid is None:
-            x_tilde, a = places.standing()
-            sources, order = x_tilde.sort(dim=-1)
-            inverse = order.argsort(dim=-1)
-            cost = (y.unsqueeze(-2) - sources.unsqueeze(-1)).square()
-            problem = Problem(sources, a.gather(-1, order), y, b, cost, eps, places.count, eps.dtype, inverse, order)
-            values = Values(places, None)
-        else:
-            values, sources, masses, hats = on_nodes(places, grid)
-            cost = (y.unsqueeze(-2) - sources.unsqueeze(-1)).square()
-            problem = Problem(sources, masses, y, b, cost, eps, places.count, eps.dtype, hats=hats)
+        values, x, a, hats, order = self._sources(places, grid)
+        inverse = None if order is None else order.argsort(dim=-1)
+        cost = (y.unsqueeze(-2) - x.unsqueeze(-1)).square()
+        problem = Problem(x, a, y, b, cost, eps, places.count, eps.dtype, inverse, order, hats=hats)
         plan = solve(problem, self.solver, warn=grid is None and rule is None)
         with torch.no_grad():
             off_grid, off_rule = self._estimates(plan, values, rule)
@@ -117,6 +168,16 @@ class Refinement:
             agreed = places.agreed(torch.cat([off_grid.unsqueeze(-1), off_rule], dim=-1))
             off_grid, off_rule = agreed[:, 0], agreed[:, 1:]
         return Part(rows, values, rule, plan, off_grid.maximum(off_rule.sum(-1)), self.accepted), off_grid, off_rule
+
+    def _sources(
+        self, places: Places, grid: Grid | None
+    ) -> tuple[Values, Tensor, Tensor, Tensor | None, Tensor | None]:
+        """The values, where they stand in order, their masses (and hats), and the order if they are not on a grid."""
+        if grid is not None:
+            return *on_nodes(places, grid), None
+        x_tilde, a = places.standing()
+        sources, order = x_tilde.sort(dim=-1)
+        return Values(places, None), sources, a.gather(-1, order), None, order
 
     def _estimates(self, plan: Plan, values: Values, rule: Rule | None) -> tuple[Tensor, Tensor]:
         """(r,) error of the grid and (r, panels) of the rule, as fractions of n or of the range."""

@@ -65,6 +65,23 @@ class Rule:
     def panels(cls, m: int, count: int) -> Rule:
         return cls(tuple(np.unique(np.linspace(0, m, count + 1).round().astype(int)).tolist()), _PER_PANEL)
 
+    @classmethod
+    def fitted(cls, m: int, widths: Tensor, length: float) -> Rule:
+        """Panels about ``length`` times as long as functions are smooth there: ``widths`` on a regular mesh of [0, 1].
+
+        Where that would leave little more than the nodes of a panel, its targets are the nodes.
+        """
+        rate = (1.0 / widths).cpu().double().numpy() / len(widths) / length
+        passed = np.concatenate([[0.0], rate.cumsum()])  # panels up to each point of the mesh
+        mesh = np.linspace(0, m, len(passed))
+        edges = [0]
+        while edges[-1] < m:
+            low = edges[-1]
+            high = int(np.interp(np.interp(low, mesh, passed) + 1.0, passed, mesh))
+            high = high if high - low > _PER_PANEL * 3 // 2 else low + _PER_PANEL
+            edges.append(m if m - high < _PER_PANEL // 2 else high)
+        return cls(tuple(edges), _PER_PANEL)
+
     @property
     def m(self) -> int:
         return self.edges[-1]
@@ -87,6 +104,29 @@ class Rule:
         at = np.concatenate([low + nodes for low, _, (nodes, _, _) in parts]) / max(self.m - 1, 1)
         share = np.concatenate([weights * count for _, count, (_, weights, _) in parts]) / self.m
         return torch.as_tensor(at).to(like), torch.as_tensor(share).to(like)
+
+    def slots(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """As ``nodes``, with equally many for each panel: where there are fewer, the last is repeated, weightless."""
+        y, b = self.nodes(like)
+        count = torch.tensor(self.edges, device=like.device).diff().clamp(max=self.per_panel)
+        first = count.cumsum(0) - count
+        slot = torch.arange(self.per_panel, device=like.device)
+        node = first.unsqueeze(-1) + slot.minimum(count.unsqueeze(-1) - 1)
+        return y[node].flatten(), torch.where(slot < count.unsqueeze(-1), b[node], 0.0).flatten()
+
+    def coefficients(self, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What ``errors`` multiplies a density in slots by: (P,), (P, slots) and (P, last, slots)."""
+        share, weights, last = [], [], []
+        none = np.zeros(self.per_panel), np.zeros((_LAST, self.per_panel))
+        for low, high in itertools.pairwise(self.edges):
+            rough = high - low > self.per_panel  # if not, every target is a node
+            share.append((high - low) / self.m if rough else 0.0)
+            own = gauss_rule(high - low, self.per_panel)[1:] if rough else none
+            weights.append(own[0])
+            last.append(own[1])
+        stacked = share, np.stack(weights), np.stack(last)
+        of_panels, at_slots, of_last = (torch.as_tensor(t).to(like) for t in stacked)
+        return of_panels, at_slots, of_last
 
     def errors(self, density: Tensor) -> Tensor:
         """(..., panels): estimated mass that each panel gets wrong, for densities E (..., K) at the nodes."""

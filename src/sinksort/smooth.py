@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from .banded_plan import BandedDensity, BandedPlan
 from .grid import Grid
 from .places import Places
 from .plan import Plan
@@ -53,13 +54,13 @@ class Values:
             return F
         return F.new_zeros(*F.shape[:-1], self.grid.size).index_copy(-1, self.kept, F)
 
-    def read(self, F: Tensor, plan: Plan) -> Tensor:
+    def read(self, F: Tensor, plan: Plan | BandedPlan) -> Tensor:
         """(r, n): a function that is given on the sources of the small plan, at every value."""
         if self.grid is None:
             return plan.problem.unsort(F)
         return self.places.evaluate(self.grid.polynomials(self.on_all_nodes(F)))
 
-    def masses(self, payload: Tensor, plan: Plan) -> Tensor:
+    def masses(self, payload: Tensor, plan: Plan | BandedPlan) -> Tensor:
         """(r, U): what the values carry, payload (r, n) times weight, moved to the sources of the small plan."""
         if self.grid is None:
             p = plan.problem
@@ -76,7 +77,7 @@ class Part:
     rows: Tensor  #: their indices
     values: Values
     rule: Rule | None  #: what stands for the default targets; None if the targets stand for themselves
-    plan: Plan  #: the small problem, solved
+    plan: Plan | BandedPlan  #: the small problem, solved
     error: Tensor  #: (r,) estimated
     accepted: float  #: how large an error may be
 
@@ -110,7 +111,9 @@ class Part:
 
     def pulled(self, v: Tensor) -> Tensor:
         """(r, n): average of v (r, K), given on the nodes of the small plan."""
-        return self._read(self.plan.targets_given_value() @ v.unsqueeze(-1))
+        if isinstance(self.plan, BandedPlan):
+            return self._read(self.plan.pulled(v))
+        return self._read((self.plan.targets_given_value() @ v.unsqueeze(-1)).squeeze(-1))
 
     def pull(self, v: Tensor) -> Tensor:
         """(r, n): average of v (r, m), given on the targets."""
@@ -120,13 +123,12 @@ class Part:
         at = (torch.arange(m, dtype=v.dtype, device=v.device) / max(m - 1, 1)).expand(v.shape)
         for grid in self._target_grids(m):
             E = self.density(grid.nodes(v))
-            # Each cell holds 1/cells of the targets, and gets their average wrong by the remainder.
-            if (grid.remainder(E.detach()).mean(-1) <= self.accepted).all():
-                return self._read(E @ grid.masses(at, v / m).unsqueeze(-1))
-        return self._read(self.density(at[0]) @ (v / m).unsqueeze(-1))
+            if (E.roughness(grid) <= self.accepted).all():
+                return self._read(E.pull(grid.masses(at, v / m)))
+        return self._read(self.density(at[0]).pull(v / m))
 
     def _read(self, F: Tensor) -> Tensor:
-        return self.values.read(F.squeeze(-1), self.plan) + self.values.places.poisoned
+        return self.values.read(F, self.plan) + self.values.places.poisoned
 
     def push(self, payload: Tensor) -> Tensor:
         """(r, m): average of payload (r, n), given on the values, over what reaches each target."""
@@ -142,25 +144,29 @@ class Part:
         at = (torch.arange(m, dtype=p.a.dtype, device=p.a.device) / max(m - 1, 1)).expand(len(carried), m)
         span = (payload.amax(-1) - payload.amin(-1)).detach()
         for grid in self._target_grids(m):
-            F = _weighted(carried, self.density(grid.nodes(p.a)))
+            F = self.density(grid.nodes(p.a)).push(carried)
             off = grid.remainder(F.detach()).amax(-1)
             if (off <= self.accepted * span).all():
                 return grid.read(at, F)
-        return _weighted(carried, self.density(at[0]))
+        return self.density(at[0]).push(carried)
 
     def averages(self, carried: Tensor) -> Tensor:
         """(r, K): what the sources of the small plan carry (r, U), over what reaches each node."""
+        if isinstance(self.plan, BandedPlan):
+            return self.plan.averages(carried)
         E = log_density(self.plan.M, self.plan.log_b, self.plan.gamma).exp()
         return _weighted(carried, E) / _weighted(self.plan.problem.a, E)
 
-    def density(self, y: Tensor) -> Tensor:
-        """E (r, U, Y) at targets y (Y,) anywhere: what reaches each of them weighs one."""
+    def density(self, y: Tensor) -> Density | BandedDensity:
+        """E (r, U, Y) at increasing targets y (Y,) anywhere: what reaches each of them weighs one."""
+        if isinstance(self.plan, BandedPlan):
+            return self.plan.density(y)
         p = self.plan.problem
         phi = c_transform(self.plan.M, self.plan.log_b, self.plan.gamma)
         eps = p.eps
         log_E = phi.unsqueeze(-1) + (self.plan.start[0].unsqueeze(-1) - (y - p.x.unsqueeze(-1)).square()) / eps
         E = (log_E - log_E.detach().amax(-2, keepdim=True)).exp()
-        return E / _weighted(p.a, E).unsqueeze(-2)
+        return Density(E / _weighted(p.a, E).unsqueeze(-2))
 
     def _target_grids(self, m: int) -> list[Grid]:
         """Finer and finer grids for m targets, as long as their nodes are much fewer."""
@@ -169,6 +175,25 @@ class Part:
         first = max(64, int(12 / eps**0.5))
         sizes = [first * 2**k for k in range(8) if first * 2 ** (k + 1) <= m]
         return [Grid(cells, points) for cells in sizes]
+
+
+@dataclass(frozen=True)
+class Density:
+    """E (r, U, Y) as a matrix; ``BandedDensity`` is the same as a band."""
+
+    E: Tensor
+
+    def pull(self, v: Tensor) -> Tensor:
+        """(r, U): sum over the targets of v (r, Y) times E."""
+        return (self.E @ v.unsqueeze(-1)).squeeze(-1)
+
+    def push(self, carried: Tensor) -> Tensor:
+        """(r, Y): sum over the sources of what they carry (r, U), times E."""
+        return _weighted(carried, self.E)
+
+    def roughness(self, grid: Grid) -> Tensor:
+        """(r, U): each cell holds 1/cells of the targets, and gets their average wrong by the remainder."""
+        return grid.remainder(self.E.detach()).mean(-1)
 
 
 def _weighted(w: Tensor, E: Tensor) -> Tensor:
