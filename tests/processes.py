@@ -39,11 +39,10 @@ class Team:
         for pipe in self._pipes:
             pipe.send((function, args))
         answers: list[Any] = [None] * len(self._pipes)
-        waiting = dict(zip(self._pipes, range(len(answers)), strict=True))
-        while waiting:
-            for pipe in wait(list(waiting)):
+        for rank, (pipe, process) in enumerate(zip(self._pipes, self.processes, strict=True)):
+            if pipe in wait([pipe, process.sentinel]):
                 with contextlib.suppress(EOFError):
-                    answers[waiting.pop(pipe)] = pipe.recv()  # type: ignore[index, union-attr]
+                    answers[rank] = pipe.recv()
         return answers
 
     def close(self) -> None:

@@ -31,7 +31,7 @@ class Counted:
         return iter(self.chunks)
 
 
-@pytest.mark.parametrize("eps", [0.1, 1e-2, 1e-3])
+@pytest.mark.parametrize("eps", [0.1, 1e-2])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 2e-9), (torch.float32, 1e-5)])
 def test_ranks_of_every_kind(eps: float, dtype: torch.dtype, tolerance: float) -> None:
     x = torch.tensor(table(list(KINDS), len(KINDS), 1100, seed=4)).float()
