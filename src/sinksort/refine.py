@@ -56,9 +56,10 @@ class Refinement:
         self.places, self.eps, self.given, self.m, self.solver = places, eps, given, m, solver
         self.accepted, self.averages = accepted, averages
 
-    def run(self, cells: int, K: int) -> list[Part]:
+    def run(self, cells: int, K: int, points: int | None = None) -> list[Part]:
         rows = torch.arange(len(self.eps), device=self.eps.device)
-        return self._refined(rows, Grid(cells, 8 if self.accepted < 1e-7 else 4), Rule.whole(self.m, K))
+        grid = Grid(cells, points or (8 if self.accepted < 1e-7 else 4))
+        return self._refined(rows, grid, Rule.whole(self.m, K))
 
     def _refined(self, todo: Tensor, grid: Grid | None, rule: Rule | None) -> list[Part]:
         done: list[Part] = []
