@@ -7,7 +7,8 @@ from torch import Tensor
 
 from ._checks import tracing
 from .costs import Cost, Power, resolve_cost
-from .places import WORTH_A_GRID, Placed, Places
+from .grid import Grid
+from .places import WORTH_A_GRID, Placed, Places, worth
 from .plan import Plan, solve
 from .problem import as_rows, entropy, like_rows, live_rows, pose, target_rows, wide_dtype
 from .refine import Refinement, accepted_error, first_sizes
@@ -163,7 +164,7 @@ def _worth_it(
         return False  # the ordinary way says what is wrong
     cells, K = first_sizes(smallest, x.dtype)
     too_large = n * m > _LARGE
-    gridded = n >= max(WORTH_A_GRID, 4 * cells)
+    gridded = worth(Grid(cells, 4), n)
     return bool(solver.compress) or too_large or gridded or (reads == "ranks" and plain and m >= 2 * K)
 
 

@@ -20,7 +20,7 @@ from .problem import live_rows, wide_dtype
 from .squash import Squash, normalize
 
 #: With fewer values than this, a grid costs more than it saves.
-WORTH_A_GRID = 1024
+WORTH_A_GRID = 256
 
 
 def worth(grid: Grid, n: int) -> bool:
