@@ -7,6 +7,7 @@ never for themselves. ``distributed`` and ``streaming`` say how the sums are mad
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 
 #: A grid may have this many cells; only those with values in them cost anything.
 MOST_CELLS = 1 << 20
-#: Entries of a small plan.
-MOST_ENTRIES = 1 << 25
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +35,6 @@ class Elsewhere:
     summary: Summary  #: of all values of R rows
     bounds: tuple[Tensor, Tensor]  #: of the grid on the axis of x~, each (R, 1) or (1,)
     which: Tensor  #: (r,) the rows this is about; one that is asked for several quantiles is there several times
-    nodes: int  #: of the rule, to know how large a plan will be
     estimates: list[float] = field(default_factory=list)  #: errors, attempt by attempt
 
     @property
@@ -63,54 +61,50 @@ class Elsewhere:
 
     def worth(self, grid: Grid) -> bool:
         if grid.cells > MOST_CELLS:
-            self._give_up(f"{grid.cells} cells")
+            raise RuntimeError(
+                f"values that are not all in one place are summed up on a grid, and these need {grid.cells} cells (the "
+                f"last grid had an estimated error of {self.estimates[-1]:.1e}), more than is reasonable; raise eps, "
+                "or pass x in float32, whose answers need fewer cells."
+            )
         return True
 
     def agreed(self, errors: Tensor) -> Tensor:
         self.estimates.append(errors.amax().item())
         return errors
 
-    def affordable(self, occupied: Tensor) -> Tensor:
-        """``occupied``, unless the plan would be too large."""
-        needed = int(occupied.any(0).sum())
-        if needed * self.nodes > MOST_ENTRIES:
-            self._give_up(f"{needed} cells with values in them and {self.nodes} nodes")
-        return occupied
-
     def standing(self) -> tuple[Tensor, Tensor]:
         raise AssertionError("values that are elsewhere stand on a grid, always")
 
-    def _give_up(self, what: str) -> None:
-        so_far = f"the last grid had an estimated error of {self.estimates[-1]:.1e}" if self.estimates else "at once"
-        raise RuntimeError(
-            f"values that are not all in one place are summed up on a grid, and these need {what} ({so_far}), more "
-            "than is reasonable; raise eps, or pass x in float32, whose answers need fewer cells."
-        )
 
+def first_grid(eps: Tensor, dtype: torch.dtype, few: bool) -> tuple[int, int, int]:
+    """(cells, nodes, points) to begin with; onto ``few`` targets, or onto as many as there are values.
 
-def affordable_sizes(eps: Tensor, dtype: torch.dtype, targets: int | None, n: int) -> tuple[int, int]:
-    """(cells, nodes) to begin with, for n targets or a few given ones."""
+    As in one process, so that in double precision the answers are the same to rounding. In single precision what is
+    sent, or kept, shall be small: between few targets far apart the plan changes within eps, not sqrt(eps), and a grid
+    of high order needs far fewer cells.
+    """
     smallest = eps.detach().amin().item() if eps.numel() else 1.0
     cells, nodes = first_sizes(smallest, dtype)
-    nodes = min(nodes, n) if targets is None else targets
-    if cells * nodes > MOST_ENTRIES:
+    points = 8 if few or dtype == torch.float64 else 4
+    if few and dtype != torch.float64:
+        cells = max(cells, math.ceil(6 / smallest))
+    if cells > MOST_CELLS:
         raise ValueError(
-            f"eps must be larger for values that are not all in one place: got {smallest:g}, for which a plan of "
-            f"{cells} by {nodes} would be needed; raise eps."
+            f"eps must be larger for values that are not all in one place: got {smallest:g}, for which a grid of "
+            f"{cells} cells would be needed, and {MOST_CELLS} are the most; raise eps."
         )
-    return cells, nodes
+    return cells, nodes, points
 
 
-def refined(
-    places: Places, eps: Tensor, b: Tensor | None, n: int, dtype: torch.dtype, cells: int, nodes: int
-) -> list[Part]:
+def refined(places: Places, eps: Tensor, b: Tensor | None, n: int, dtype: torch.dtype) -> list[Part]:
     """The small problems of all rows, onto the n default targets, or onto a few of weights b (r, m) from 0 to 1."""
-    given = None
+    given, m = None, n
     if b is not None:
-        y = torch.arange(nodes, dtype=b.dtype, device=b.device) / (nodes - 1)
+        m = b.shape[-1]
+        y = torch.arange(m, dtype=b.dtype, device=b.device) / (m - 1)
         given = y.expand_as(b), b
-    m = n if b is None else nodes
-    return Refinement(places, eps, given, m, Newton(), accepted_error(dtype), b is not None).run(cells, nodes)
+    refinement = Refinement(places, eps, given, m, Newton(), accepted_error(dtype), b is not None)
+    return refinement.run(*first_grid(eps, dtype, b is not None))
 
 
 def in_order(parts: list[Part], answers: list[Tensor]) -> Tensor:

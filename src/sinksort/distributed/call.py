@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .._checks import require_floating, values_readable
-from ..elsewhere import affordable_sizes, in_order, refined
+from ..elsewhere import first_grid, in_order, refined
 from ..places import WORTH_A_GRID
 from ..problem import entropy, like_rows, wide_dtype
 from ..smooth import Part
@@ -108,13 +108,13 @@ class Call:
         x = self.flat
         w = None if self.weights is None else self.weights.reshape(x.shape)
         eps = self.eps.reshape(-1, 1, 1).repeat(copies, 1, 1)
-        cells, nodes = affordable_sizes(eps, x.dtype, None if b is None else b.shape[-1], self.n)
-        shards = Shards.of(x, w, self.squash, self.everyone, nodes, copies)
+        first_grid(eps, x.dtype, b is not None)  # an eps that is too small is noticed before anything is sent
+        shards = Shards.of(x, w, self.squash, self.everyone, copies)
         if w is not None and (shards.summary.mass <= 0).any():
             raise ValueError(
                 "weights must have a positive entry in every row, on some rank of the group, but a row is all zeros."
             )
-        return refined(shards, eps, b, self.n, x.dtype, cells, nodes), shards
+        return refined(shards, eps, b, self.n, x.dtype), shards
 
     def on_values(self, parts: list[Part], answers: list[Tensor]) -> Tensor:
         """(..., n) from the answers of the parts, each (rows of the part, n)."""

@@ -30,7 +30,7 @@ class Shards(Elsewhere):
     weighted: bool
 
     @classmethod
-    def of(cls, x: Tensor, w: Tensor | None, squash: Squash, everyone: Everyone, nodes: int, copies: int) -> Shards:
+    def of(cls, x: Tensor, w: Tensor | None, squash: Squash, everyone: Everyone, copies: int) -> Shards:
         """Of this rank's values x (R, n) and weights (R, n); every row ``copies`` times."""
         mine, plain = summed_up(x, w, squash)
         summary = mine.merged(everyone.largest, everyone.sum)
@@ -39,7 +39,6 @@ class Shards(Elsewhere):
             summary=summary,
             bounds=here.interval,
             which=torch.arange(len(x), device=x.device).repeat(copies),
-            nodes=nodes,
             everyone=everyone,
             here=here,
             unit=unit,
@@ -65,7 +64,7 @@ class Shards(Elsewhere):
             once, again = self.rows
             own = self._here(once).occupied(in_cells)
             occupied = self.everyone.largest(own.to(in_cells.dtype))[again] > 0
-        return self.affordable(occupied)
+        return occupied
 
     def evaluate(self, coef: Tensor) -> Tensor:
         return self._here(self.which).evaluate(coef)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .. import operators as alone
-from ..elsewhere import affordable_sizes, in_order, refined
+from ..elsewhere import in_order, refined
 from ..operators.selecting import filler_weights, how_many, quantile_levels
 from ..places import WORTH_A_GRID
 from ..problem import entropy
@@ -115,13 +115,12 @@ def _refined(
     """The small problems of all rows, ``copies`` times, and the sums they are made of."""
     mass = source.summary.mass
     eps = entropy(eps, source.batch, source.device, mass.dtype).reshape(-1, 1, 1).repeat(copies, 1, 1)
-    cells, nodes = affordable_sizes(eps, source.dtype, None if b is None else b.shape[-1], source.n)
     nothing = torch.empty(*source.batch, 0, dtype=source.dtype, device=source.device)
     places, _ = source.places(nothing, nothing if source.weighted else None)
     sums = Sums(source, carrying)
     which = torch.arange(len(mass), device=source.device).repeat(copies)
-    rows = Collected(summary=source.summary, bounds=places.interval, which=which, nodes=nodes, sums=sums)
-    return refined(rows, eps, b, source.n, source.dtype, cells, nodes), sums
+    rows = Collected(summary=source.summary, bounds=places.interval, which=which, sums=sums)
+    return refined(rows, eps, b, source.n, source.dtype), sums
 
 
 def _carried(part: Part, sums: Sums, rows: int) -> Tensor:

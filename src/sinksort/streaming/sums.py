@@ -96,7 +96,7 @@ class Collected(Elsewhere):
         return self.sums.weight(cells, points)[self.which]
 
     def occupied(self, in_cells: Tensor) -> Tensor:
-        return self.affordable(self.sums.occupied(in_cells.shape[-1])[self.which])
+        return self.sums.occupied(in_cells.shape[-1])[self.which]
 
     def evaluate(self, coef: Tensor) -> Tensor:
         raise AssertionError(f"the values of a stream are read chunk by chunk, not all {coef.shape[0]} rows at once")
