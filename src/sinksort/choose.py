@@ -123,7 +123,7 @@ def smooth_plan(
 def places_of(x: Tensor, weights: Tensor | None, squash: Squash, low: Tensor, high: Tensor) -> Places:
     """The places of rows x (r, n); ``low`` and ``high`` are the outermost targets."""
     if weights is None and isinstance(squash, str) and squash in INCREASING_MAPS and x.shape[-1] >= WORTH_A_GRID:
-        streamed = Streamed.of(x, squash)
+        streamed = Streamed.of(x.float() if x.element_size() < 4 else x, squash)
         if streamed is not None:
             return streamed
     return Placed.of(x, weights, squash, low, high)
