@@ -238,3 +238,28 @@ def test_memory_is_linear() -> None:
     ranks.square().mean().backward()
     assert x.grad is not None
     assert x.grad.dtype == torch.float32
+
+
+def test_inference_mode_leaves_nothing_behind() -> None:
+    x = torch.randn(700, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    with torch.inference_mode():
+        first = sinksort.soft_rank(x, eps=0.07)
+    second = sinksort.soft_rank(x, eps=0.07)
+    torch.testing.assert_close(first, second.detach())
+    second.sum().backward()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_goes_in_and_out(dtype: torch.dtype) -> None:
+    x = torch.randn(N, generator=torch.Generator().manual_seed(0)).to(dtype).requires_grad_()
+    exact_x = x.detach().double().requires_grad_()
+    v = torch.randn(N, generator=torch.Generator().manual_seed(1))
+    ranks, exact = sinksort.soft_rank(x, solver=SMALL), sinksort.soft_rank(exact_x, solver=DENSE)
+    assert ranks.dtype == dtype
+    torch.testing.assert_close(ranks, exact.to(dtype))
+    (grad,), (true_grad,) = (
+        torch.autograd.grad((r.double() * v).sum(), of) for r, of in ((ranks, x), (exact, exact_x))
+    )
+    assert grad.dtype == dtype
+    unit = torch.finfo(dtype).eps
+    assert (grad.double() - true_grad).norm() <= unit * true_grad.norm()

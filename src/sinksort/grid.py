@@ -100,10 +100,14 @@ class Grid:
 
 
 @functools.lru_cache(maxsize=8)
+def _lagrange_numpy(points: int) -> np.ndarray:
+    at = np.arange(points) - (points // 2 - 1.0)
+    return np.linalg.inv(np.vander(at, increasing=True))
+
+
 def _lagrange(points: int) -> Tensor:
     """(points, points): [c, j] is the coefficient of t^c in the polynomial that is 1 at node j and 0 at the others."""
-    at = np.arange(points) - (points // 2 - 1.0)
-    return torch.as_tensor(np.linalg.inv(np.vander(at, increasing=True)))
+    return torch.as_tensor(_lagrange_numpy(points))  # a tensor in the cache would remember who asked first
 
 
 def derivative(coef: Tensor) -> Tensor:
