@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from .solvers.start import SAME_MASS
 
 _CUT = 60.0  #: reduced cost at which a pair is negligible; potentials move by much less
-_CHUNK = 1 << 20  #: entries of the band at a time
+_CHUNK = 1 << 18  #: entries of the band at a time
 _FEWEST = 64  #: targets of a block: fewer would only mean more steps one after the other
 _ALIGNED = 16  #: blocks start with a panel of targets
 

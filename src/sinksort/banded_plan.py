@@ -122,23 +122,25 @@ class BandedPlan:
 
     @classmethod
     def of(cls, problem: Problem, solver: Newton, warn: bool) -> BandedPlan:
-        """The plan of a problem of one row whose cost is squared, and left empty."""
-        x, y, b, eps = problem.x[0], problem.y[0], problem.b[0], problem.eps.reshape(())
-        masses = problem.a[0] if problem.hats is None else problem.hats[0]
-        with torch.no_grad():
-            start = Staircase.of(x, masses, y, b, float(eps))
-            semidual = _Semidual(Band.around(start.low, start.high, len(y)), start)
-            tolerance = solver.tolerance or (1e-10 if x.dtype == torch.float64 else 2e-6)
-            theta = x.detach(), y.detach(), eps.detach(), log_weight(b.detach())
-            gamma, many = torch.zeros_like(y), solver.max_iterations
-            if problem.hats is not None:
-                gamma = semidual.newton(masses, gamma, NEAR, many, *theta)[0]
-            gamma, iterations, error = semidual.newton(problem.a[0].detach(), gamma, tolerance, many, *theta)
+        """The plan of a problem of one row whose cost is squared, and left empty. Its potential is a constant."""
+        x, a, y, b, eps = (t.detach()[0] for t in (problem.x, problem.a, problem.y, problem.b, problem.eps.reshape(1)))
+        masses = a if problem.hats is None else problem.hats[0]
+        start = Staircase.of(x, masses, y, b, float(eps))
+        semidual = _Semidual(Band.around(start.low, start.high, len(y)), start)
+        tolerance = solver.tolerance or (1e-10 if x.dtype == torch.float64 else 2e-6)
+        theta = x, y, eps, log_weight(b)
+        gamma, many = torch.zeros_like(y), solver.max_iterations
+        if problem.hats is not None:
+            gamma = semidual.newton(masses, gamma, NEAR, many, *theta)[0]
+        gamma, iterations, error = semidual.newton(a, gamma, tolerance, many, *theta)
         errors = x.new_tensor([error])
         if warn:
             warn_unconverged(errors, tolerance, many, "Raise eps, or Newton(max_iterations=...).")
-        gamma = semidual.attach(problem.a[0], gamma, x, y, eps, log_weight(b))
         return cls(problem, semidual, gamma, torch.tensor([iterations]), errors, errors <= tolerance)
+
+    def attached(self) -> BandedPlan:
+        """The same, differentiable in every input."""
+        return replace(self, gamma=self.semidual.attach(self.problem.a[0], self.gamma, *self._theta[:-1]))
 
     def chosen(self, which: Tensor) -> BandedPlan:
         """``which`` can only be the one row there is."""
@@ -225,20 +227,19 @@ class BandedDensity:
     def of(cls, plan: BandedPlan, y: Tensor) -> BandedDensity:
         stairs, (x, nodes, eps, log_b, gamma) = plan.semidual.start, plan._theta
         theta = x, y, eps, plan.semidual.phi(x, nodes, eps, log_b, gamma)
-        with torch.no_grad():
-            # A source reaches what lies between the nodes that it reaches, and up to one node farther.
-            ends = torch.nn.functional.pad(nodes, (1, 1))
-            ends[0], ends[-1] = -math.inf, math.inf
-            low = torch.searchsorted(y, ends[stairs.low]).clamp(max=len(y) - 1)
-            high = (torch.searchsorted(y, ends[stairs.high + 2], right=True) - 1).clamp(min=0)
-            high = high.maximum(low)
-            band = Band.around(low, high, len(y))
-            # The best of the sources next to the staircase; any shift would do that keeps exponents in range.
-            masses = plan.problem.a[0] if plan.problem.hats is None else plan.problem.hats[0]
-            beside = torch.searchsorted(nodes, y).clamp(max=len(nodes) - 1)
-            source = torch.searchsorted(masses.cumsum(0), plan.problem.b[0].cumsum(0)[beside])
-            near = (source.unsqueeze(-1) + torch.arange(-2, 3, device=y.device)).clamp(0, len(x) - 1)
-            g = ((y.unsqueeze(-1) - x[near]).square() - stairs.f0[near] - eps * theta[3][near]).amin(-1)
+        x, y, eps, phi, nodes, b = (t.detach() for t in (*theta, nodes, plan.problem.b[0]))
+        # A source reaches what lies between the nodes that it reaches, and up to one node farther.
+        ends = torch.nn.functional.pad(nodes, (1, 1))
+        ends[0], ends[-1] = -math.inf, math.inf
+        low = torch.searchsorted(y, ends[stairs.low]).clamp(max=len(y) - 1)
+        high = (torch.searchsorted(y, ends[stairs.high + 2], right=True) - 1).clamp(min=0)
+        band = Band.around(low, high.maximum(low), len(y))
+        # The best of the sources next to the staircase; any shift would do that keeps exponents in range.
+        masses = plan.problem.a[0].detach() if plan.problem.hats is None else plan.problem.hats[0]
+        beside = torch.searchsorted(nodes, y).clamp(max=len(nodes) - 1)
+        source = torch.searchsorted(masses.cumsum(0), b.cumsum(0)[beside])
+        near = (source.unsqueeze(-1) + torch.arange(-2, 3, device=y.device)).clamp(0, len(x) - 1)
+        g = ((y.unsqueeze(-1) - x[near]).square() - stairs.f0[near] - eps * phi[near]).amin(-1)
         unscaled = cls(band, (stairs.f0, g), theta, torch.ones_like(y))
         return replace(unscaled, weighs=band.over_sources(unscaled._raw, plan.problem.a[0], *theta))
 

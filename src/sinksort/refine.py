@@ -25,7 +25,7 @@ from .smooth import Part, Values
 from .solvers import Newton, Solver
 
 _BANDED = 1 << 22  #: entries of the plan of one row from which it is a band
-_PANEL, _SHORT_PANEL = 1.6, 2.4  #: lengths of panels in a band, in widths of the density, for double and for single
+_PANEL, _SHORT_PANEL = 1.4, 2.2  #: lengths of panels in a band, in widths of the density, for double and for single
 
 
 def accepted_error(dtype: torch.dtype) -> float:
@@ -115,7 +115,7 @@ class Refinement:
                 off_grid, off_rule, by_panel = agreed[0], agreed[1], agreed[2:]
             error = off_grid.maximum(off_rule)
             if not error > self.accepted:
-                return Part(row, values, rule, plan, error.unsqueeze(0), self.accepted)
+                return Part(row, values, rule, plan.attached(), error.unsqueeze(0), self.accepted)
             if grid is not None and off_grid > self.accepted:
                 grid = grid.finer(off_grid.item() / self.accepted)
                 grid = grid if places.worth(grid) else None
