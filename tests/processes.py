@@ -22,12 +22,12 @@ _CONTEXT.set_forkserver_preload(["torch", "sinksort.distributed", "tests.process
 class Team:
     """Processes of one group, alive until ``close``."""
 
-    def __init__(self, size: int, timeout: float = 30.0) -> None:
+    def __init__(self, size: int, timeout: float = 30.0, backend: str = "gloo") -> None:
         self._folder = tempfile.TemporaryDirectory()
         self.processes, self._pipes = [], []
         for rank in range(size):
             ours, theirs = _CONTEXT.Pipe()
-            args = (rank, size, f"{self._folder.name}/store", timeout, theirs)
+            args = (rank, size, f"{self._folder.name}/store", timeout, backend, theirs)
             process = _CONTEXT.Process(target=_serve, args=args, daemon=True)
             process.start()
             theirs.close()
@@ -56,11 +56,13 @@ class Team:
         self._folder.cleanup()
 
 
-def _serve(rank: int, size: int, store: str, timeout: float, pipe: Connection) -> None:
+def _serve(rank: int, size: int, store: str, timeout: float, backend: str, pipe: Connection) -> None:
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     limit = dt.timedelta(seconds=timeout)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size, timeout=limit)
+    if backend == "nccl":
+        torch.cuda.set_device(rank)
+    dist.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=size, timeout=limit)
     while True:
         try:
             function, args = pipe.recv()

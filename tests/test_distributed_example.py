@@ -21,6 +21,6 @@ def test_global_least_quantile_with_torchrun() -> None:
     assert len(losses) == 6
     assert losses[-1] < losses[0] / 10
     ours, theirs = re.findall(r"(?:coefficients|comparison): +([\d.]+)", done.stdout)
-    assert float(ours) < 0.1 < 1.0 < float(theirs)
+    assert float(ours) < 0.1 < 0.5 < float(theirs)
     (difference,) = re.findall(r"training in one process: (\S+)", done.stdout)
     assert float(difference) < 1e-9

@@ -24,6 +24,8 @@ from .solvers import Newton
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+#: Fewer values than this are brought together instead: they are no more than what a grid takes.
+FEW = 1024
 #: A grid may have this many cells; only those with values in them cost anything.
 MOST_CELLS = 1 << 20
 

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from .._checks import require_floating, values_readable
-from ..elsewhere import first_grid, in_order, refined
-from ..places import WORTH_A_GRID
+from ..elsewhere import FEW, first_grid, in_order, refined
+from ..pooled import require_squash
 from ..problem import entropy, like_rows, wide_dtype
 from ..smooth import Part
-from ..squash import INCREASING_MAPS, Squash
+from ..squash import Squash
 from .agreement import agree
 from .collectives import Everyone, Group
 from .shards import Shards
@@ -85,7 +85,7 @@ class Call:
     @property
     def few(self) -> bool:
         """Whether the values themselves are no more than what a grid would send."""
-        return self.n < WORTH_A_GRID
+        return self.n < FEW
 
     def whole(self) -> tuple[Tensor, Tensor | None]:
         """All values and weights, for rows that have few."""
@@ -129,11 +129,7 @@ def _checked(
     if x.ndim == 0 or not -x.ndim <= dim < x.ndim:
         raise IndexError(f"dim must be a dimension of x, of shape {tuple(x.shape)}, got {dim}.")
     rows = x.movedim(dim, -1)
-    if squash is not None and not callable(squash) and squash not in INCREASING_MAPS:
-        raise ValueError(
-            "squash must be 'sigmoid', 'arctan', None (x is already in [0, 1]) or an increasing callable, "
-            f"got {squash!r}."
-        )
+    require_squash(squash)
     w = None
     if weights is not None:
         require_floating(weights, "weights")

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from .._checks import require_floating
 from ..places import Places
-from ..pooled import summed_up
-from ..squash import INCREASING_MAPS, Squash
+from ..pooled import require_squash, summed_up
+from ..squash import Squash
 
 Chunk: TypeAlias = "Tensor | tuple[Tensor, Tensor]"
 Chunks: TypeAlias = "Iterable[Chunk] | Callable[[], Iterable[Chunk]]"
@@ -22,11 +22,7 @@ class Source:
     """Rows in chunks, after the first pass over them."""
 
     def __init__(self, chunks: Chunks, squash: Squash) -> None:
-        if squash is not None and not callable(squash) and squash not in INCREASING_MAPS:
-            raise ValueError(
-                "squash must be 'sigmoid', 'arctan', None (x is already in [0, 1]) or an increasing callable, "
-                f"got {squash!r}."
-            )
+        require_squash(squash)
         self._chunks, self._squash, self.n, self.weighted = chunks, squash, 0, False
         summary, first = None, None
         for x, w in self._read():
