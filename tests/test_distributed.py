@@ -13,6 +13,7 @@ from torch import Tensor
 
 import sinksort
 import sinksort.distributed as spread
+from sinksort import elsewhere
 from tests.inputs import table
 from tests.processes import Team, raised
 
@@ -373,3 +374,31 @@ def test_a_part_of_the_ranks(team: Team) -> None:
     first, outsider, second = team.run(within_two, x)
     assert "group must hold this process, but rank 1 is not in it" in outsider
     torch.testing.assert_close(torch.cat([first, second]), sinksort.soft_rank(x), rtol=0, atol=1e-9 * 3000)
+
+
+# ---- where a grid must be fine
+
+
+def test_nearly_hard_ranks(team: Team) -> None:
+    """Where one process lets every value stand for itself, many go on refining the grid."""
+    x = torch.tensor(table(["clusters_3"], 1, 1200, seed=6))
+    answers = team.run(answer, "soft_rank", x, [500, 1, 699], {"eps": 1e-6})
+    raised(answers)
+    truth = sinksort.soft_rank(x, eps=1e-6)
+    torch.testing.assert_close(torch.cat(answers, dim=-1), truth, rtol=0, atol=2e-9 * 1200)
+
+
+def with_few_cells(rank: int, size: int, x: Tensor) -> Tensor:
+    most, elsewhere.MOST_CELLS = elsewhere.MOST_CELLS, 300
+    try:
+        return spread.soft_topk_mask(x.chunk(size, -1)[rank], 300)
+    finally:
+        elsewhere.MOST_CELLS = most
+
+
+def test_every_rank_hears_that_a_grid_is_not_enough(team: Team) -> None:
+    errors = team.run(with_few_cells, torch.randn(3000, dtype=torch.float64))
+    for error in errors:
+        assert isinstance(error, RuntimeError)
+        assert "the last grid had an estimated error of" in str(error)
+        assert "raise eps, or pass x in float32" in str(error)
