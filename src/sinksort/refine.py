@@ -24,7 +24,7 @@ from .semidual import log_density
 from .smooth import Part, Values
 from .solvers import Newton, Solver
 
-_BANDED = 1 << 22  #: entries of the plan of one row from which it is a band
+_BANDED = 1 << 27  #: work of one Newton step, U K^2, from which the plan of a row is cheaper as a band
 _PANEL, _SHORT_PANEL = 1.4, 2.2  #: lengths of panels in a band, in widths of the density, for double and for single
 
 
@@ -68,8 +68,8 @@ class Refinement:
                 grid = None
             if rule is not None and (self.given is not None or self.m < 2 * rule.size):
                 rule = None
-            sources = self.places.shape[-1] if grid is None else grid.size
-            if isinstance(self.solver, Newton) and sources * (self.m if rule is None else rule.size) > _BANDED:
+            U, K = self.places.shape[-1] if grid is None else grid.size, self.m if rule is None else rule.size
+            if isinstance(self.solver, Newton) and U * K**2 > _BANDED:
                 return [*done, *(self._in_a_band(row, grid, self.solver) for row in todo.split(1))]
             part, off_grid, off_rule = self._solved(todo, grid, rule)
             late = off_grid.maximum(off_rule.sum(-1)) > self.accepted

@@ -78,8 +78,7 @@ class Rule:
         while edges[-1] < m:
             low = edges[-1]
             high = int(np.interp(np.interp(low, mesh, passed) + 1.0, passed, mesh))
-            high = high if high - low > _PER_PANEL * 3 // 2 else low + _PER_PANEL
-            edges.append(m if m - high < _PER_PANEL // 2 else high)
+            edges.append(min(m, high if high - low > _PER_PANEL * 3 // 2 else low + _PER_PANEL))
         return cls(tuple(edges), _PER_PANEL)
 
     @property
