@@ -18,7 +18,7 @@ from .solvers._common import host_may_look
 from .squash import INCREASING_MAPS, Squash
 from .streamed import Streamed
 
-_LARGE = 1 << 26  #: entries of a plan that no one should want to hold
+_LARGE = 1 << 22  #: entries from which a plan is a small problem or a band, whatever eps is
 
 
 def plan_for(
