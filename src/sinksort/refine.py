@@ -25,7 +25,7 @@ from .smooth import Part, Values
 from .solvers import Newton, Solver
 
 _BANDED = 1 << 27  #: work of one Newton step, U K^2, from which the plan of a row is cheaper as a band
-_PANEL, _SHORT_PANEL = 1.4, 2.2  #: lengths of panels in a band, in widths of the density, for double and for single
+_PANEL_DOUBLE, _PANEL_SINGLE = 1.4, 2.2  #: how long the first panels in a band are, in widths of the density
 
 
 def accepted_error(dtype: torch.dtype) -> float:
@@ -96,22 +96,14 @@ class Refinement:
                 if rule is None:
                     masses = (a if hats is None else hats)[0].detach()
                     widths = smooth_widths(x[0].detach(), masses, eps.item())
-                    rule = Rule.fitted(self.m, widths, _PANEL if self.accepted < 1e-7 else _SHORT_PANEL)
+                    rule = Rule.fitted(self.m, widths, _PANEL_DOUBLE if self.accepted < 1e-7 else _PANEL_SINGLE)
                 y, b = (t.unsqueeze(0) for t in rule.slots(eps))
             inverse = None if order is None else order.argsort(dim=-1)
             never = x.new_empty(1, 0, 0)
             problem = Problem(x, a, y, b, never, eps, places.count, eps.dtype, inverse, order, hats=hats)
             plan = BandedPlan.of(problem, solver, warn=grid is None)
             with torch.no_grad():
-                by_panel, off_rule = (eps.new_zeros(1), eps.new_zeros(())) if rule is None else plan.rule_errors(rule)
-                off_grid = self._off_grid_in_a_band(plan, values)
-                if grid is not None and not plan.converged:
-                    off_grid, by_panel, off_rule = (
-                        torch.full_like(off_grid, torch.inf),
-                        0.0 * by_panel,
-                        0.0 * off_rule,
-                    )
-                agreed = places.agreed(torch.cat([off_grid, off_rule.reshape(1), by_panel]).unsqueeze(0))[0]
+                agreed = places.agreed(self._estimates_in_a_band(plan, values, rule).unsqueeze(0))[0]
                 off_grid, off_rule, by_panel = agreed[0], agreed[1], agreed[2:]
             error = off_grid.maximum(off_rule)
             if not error > self.accepted:
@@ -120,19 +112,26 @@ class Refinement:
                 grid = grid.finer(off_grid.item() / self.accepted)
                 grid = grid if places.worth(grid) else None
             if rule is not None and off_rule > self.accepted:
-                # A source sees a few panels.
-                rule = rule.halved((by_panel > self.accepted / 8).tolist())
+                worst = 0.5 * by_panel.amax().item()
+                rule = rule.halved((by_panel > min(worst, self.accepted / 8)).tolist())  # a source sees a few panels
         raise RuntimeError("refinement did not end; please report the input")
 
-    def _off_grid_in_a_band(self, plan: BandedPlan, values: Values) -> Tensor:
-        """(1,) error of the grid, see ``_estimates``."""
-        if values.grid is None or values.occupied is None or values.weight is None:
-            return self.eps.new_zeros(1)
-        if self.averages:
-            off = plan.grid_error_of_averages(values.grid, values.kept, values.occupied[0], values.weight[0])
-            return 3.0 * off.unsqueeze(0)
-        mean = values.on_all_nodes(plan.pulled(plan.problem.y))
-        return 3.0 * (values.grid.remainder(mean) * values.occupied).amax(-1)
+    def _estimates_in_a_band(self, plan: BandedPlan, values: Values, rule: Rule | None) -> Tensor:
+        """(2 + panels,): error of the grid, of the rule, and of the rule panel by panel; see ``_estimates``."""
+        if rule is None:
+            by_panel, off_rule = self.eps.new_zeros(1), self.eps.new_zeros(())
+        else:
+            by_panel, off_rule = plan.rule_errors(rule)
+        off_grid = self.eps.new_zeros(())
+        if values.grid is not None and values.occupied is not None and values.weight is not None:
+            if not plan.converged:
+                return torch.cat([self.eps.new_tensor([torch.inf, 0.0]), torch.zeros_like(by_panel)])
+            if self.averages:
+                off_grid = plan.grid_error_of_averages(values.grid, values.kept, values.occupied[0], values.weight[0])
+            else:
+                mean = values.on_all_nodes(plan.pulled(plan.problem.y))
+                off_grid = (values.grid.remainder(mean) * values.occupied).amax()
+        return torch.cat([3.0 * off_grid.reshape(1), off_rule.reshape(1), by_panel])
 
     def _finer(self, rule: Rule, attempt: int, failed: list[bool]) -> Rule:
         if len(failed) > 1:

@@ -91,6 +91,11 @@ class Part:
             error=self.error[which],
         )
 
+    @property
+    def nodes(self) -> int:
+        """How many targets the small problem has."""
+        return self.plan.problem.y.shape[-1] if self.rule is None else self.rule.size
+
     def of_rows(self, index: Tensor) -> Part:
         """The same, its rows counted in a larger batch."""
         return replace(self, rows=index[self.rows])
@@ -231,7 +236,7 @@ class SmoothPlan:
             return out.reshape(self._batch)
 
         none, zero = torch.tensor(0, device=x.device), torch.tensor(0.0, dtype=torch.float64, device=x.device)
-        self.nodes = by_row([torch.tensor(part.plan.problem.y.shape[-1]) for part in parts], none)
+        self.nodes = by_row([torch.tensor(part.nodes) for part in parts], none)
         self.cells = by_row([torch.tensor(part.values.cells) for part in parts], none)
         self.estimated_error = by_row([part.error for part in parts], zero)
         self.iterations = by_row([part.plan.iterations for part in parts], none)
