@@ -17,18 +17,17 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-T = TypeVar("T")
-
-_CPU_PIECE = 1 << 15  # values at a time: temporaries stay in the cache, and memory does not depend on n
+#: Values at a time: temporaries stay in the cache, and memory does not depend on n. Torch's threads stay out of arrays
+#: of this size: waiting for each other after every operation, they would crawl on a machine that has more to do.
+_CPU_PIECE = 1 << 15
 _DEVICE_PIECE = 1 << 24  # an accelerator wants many at a time
 
 
@@ -119,31 +118,14 @@ def derivative(coef: Tensor) -> Tensor:
 Piece = tuple[slice, slice]  # rows and columns of a part of an array (rows, n)
 
 
-def in_pieces(like: Tensor, work: Callable[[list[Piece]], T]) -> list[T]:
-    """``work`` on an array (rows, n), cut into pieces that fit in the cache: several short rows, or part of a long one.
-
-    Threads share the pieces, and each answers for its own. They meet once, at the end, where torch's threads would
-    wait for each other after every operation: pieces are small enough for those to stay out of it.
-    """
+def pieces(like: Tensor) -> Iterator[Piece]:
+    """An array (rows, n) in pieces that fit in the cache: several short rows, or part of a long one."""
     rows, n = like.shape
     size = _CPU_PIECE if like.device.type == "cpu" else _DEVICE_PIECE
     together = max(1, size // max(n, 1))
-    pieces = [
-        (slice(first, min(first + together, rows)), slice(start, min(start + size, n)))
-        for first in range(0, rows, together)
-        for start in range(0, n, size)
-    ]
-    threads = min(torch.get_num_threads(), len(pieces) // 4) if like.device.type == "cpu" else 1
-    if threads <= 1:
-        return [work(pieces)]
-    ends = [len(pieces) * k // threads for k in range(threads + 1)]
-
-    def own(k: int) -> T:
-        with torch.no_grad():  # torch keeps this a thread
-            return work(pieces[ends[k] : ends[k + 1]])
-
-    with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(own, range(threads)))
+    for first in range(0, rows, together):
+        for start in range(0, n, size):
+            yield slice(first, min(first + together, rows)), slice(start, min(start + size, n))
 
 
 def locate(position: Tensor, cells: int) -> tuple[Tensor, Tensor]:
@@ -164,11 +146,6 @@ def add_moments(out: Tensor, at: Tensor, t: Tensor, weight: Tensor | None) -> No
     for c in range(points):
         out[:, c] += torch.bincount(at, weights=power, minlength=rows * cells).view(rows, cells)
         power = t if power is None else power * t
-
-
-def total(sums: list[Tensor]) -> Tensor:
-    """Of what threads have summed up, in their order."""
-    return sums[0] if len(sums) == 1 else torch.stack(sums).sum(0)
 
 
 def tables(coef: Tensor) -> Tensor:
@@ -203,14 +180,10 @@ class _Moments(torch.autograd.Function):
         ctx.save_for_backward(position, w)
         ctx.save_for_forward(position, w)
         ctx.size = (cells, points)
-
-        def work(pieces: list[Piece]) -> Tensor:
-            out = position.new_zeros(len(position), points, cells)
-            for piece in pieces:
-                add_moments(out[piece[0]], *locate(position[piece], cells), w[piece])
-            return out
-
-        return total(in_pieces(position, work))
+        out = position.new_zeros(len(position), points, cells)
+        for piece in pieces(position):
+            add_moments(out[piece[0]], *locate(position[piece], cells), w[piece])
+        return out
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -241,12 +214,8 @@ class _Evaluate(torch.autograd.Function):
         ctx.save_for_forward(position, coef)
         out = torch.empty_like(position)
         table = tables(coef)
-
-        def work(pieces: list[Piece]) -> None:
-            for piece in pieces:
-                out[piece] = horner(table[:, piece[0]].flatten(1), *locate(position[piece], coef.shape[2]))
-
-        in_pieces(position, work)
+        for piece in pieces(position):
+            out[piece] = horner(table[:, piece[0]].flatten(1), *locate(position[piece], coef.shape[2]))
         return out
 
     @staticmethod

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .grid import Grid, Piece, add_moments, derivative, evaluate, horner, in_pieces, locate, moments, tables, total
+from .grid import Grid, add_moments, derivative, evaluate, horner, locate, moments, pieces, tables
 from .places import count_of, worth
 
 
@@ -107,22 +107,12 @@ def _place(x: Tensor, mean: Tensor, scale: Tensor, cells: int, squash: str) -> T
 def _statistics(x: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and 1/std of every row: two passes, so that a large mean costs no digits."""
     rows, n = x.shape
-
-    def sums(pieces: list[Piece]) -> Tensor:
-        out = x.new_zeros(rows, 1, dtype=torch.float64)
-        for piece in pieces:
-            out[piece[0]] += x[piece].double().sum(-1, keepdim=True)
-        return out
-
-    mean = total(in_pieces(x, sums)) / n
-
-    def sums_of_squares(pieces: list[Piece]) -> Tensor:
-        out = torch.zeros_like(mean)
-        for piece in pieces:
-            out[piece[0]] += (x[piece].double() - mean[piece[0]]).square().sum(-1, keepdim=True)
-        return out
-
-    squares = total(in_pieces(x, sums_of_squares))
+    mean = x.new_zeros(rows, 1, dtype=torch.float64)
+    for r, c in pieces(x):
+        mean[r] += x[r, c].double().sum(-1, keepdim=True) / n
+    squares = torch.zeros_like(mean)
+    for r, c in pieces(x):
+        squares[r] += (x[r, c].double() - mean[r]).square().sum(-1, keepdim=True)
     # A constant row has squares that are zero up to the rounding of its mean.
     squares = torch.where(squares > n * (1e-14 * mean).square(), squares, 0.0)
     return mean, (squares / n).rsqrt()
@@ -148,12 +138,8 @@ class _Statistics(torch.autograd.Function):
         if torch.is_grad_enabled():
             return (level + tilt * x.double()).to(x.dtype), None, None
         out = torch.empty_like(x)
-
-        def work(pieces: list[Piece]) -> None:
-            for r, c in pieces:
-                out[r, c] = level[r] + tilt[r] * x[r, c].double()
-
-        in_pieces(x, work)
+        for r, c in pieces(x):
+            out[r, c] = level[r] + tilt[r] * x[r, c].double()
         return out, None, None
 
     @staticmethod
@@ -172,15 +158,11 @@ class _Moments(torch.autograd.Function):
         ctx.save_for_backward(x, mean, scale, w)
         ctx.save_for_forward(x, mean, scale, w)
         ctx.options = cells, points, squash
-
-        def work(pieces: list[Piece]) -> Tensor:
-            out = mean.new_zeros(len(x), points, cells)
-            for r, c in pieces:
-                at, t = locate(_place(x[r, c], mean[r], scale[r], cells, squash), cells)
-                add_moments(out[r], at, t, None if w is None else w[r, c].double())
-            return out
-
-        return total(in_pieces(x, work)) / x.shape[-1]
+        out = mean.new_zeros(len(x), points, cells)
+        for r, c in pieces(x):
+            at, t = locate(_place(x[r, c], mean[r], scale[r], cells, squash), cells)
+            add_moments(out[r], at, t, None if w is None else w[r, c].double())
+        return out.div_(x.shape[-1])
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -195,23 +177,18 @@ class _Moments(torch.autograd.Function):
             return *_partials(out, [*inputs, weight], coef), None, None, None
         by_x = torch.empty_like(x)
         by_w = torch.empty_like(w) if w is not None and ctx.needs_input_grad[3] else None
-        table, slopes = tables(coef), tables(derivative(coef))
-
-        def work(pieces: list[Piece]) -> Tensor:
-            by_z: Tensor = mean.new_zeros(2, *mean.shape)
-            for r, c in pieces:
-                position, slope = _positions(x[r, c], mean[r], scale[r], cells, squash)
-                at, t = locate(position, cells)
-                pull = horner(slopes[:, r].flatten(1), at, t).mul_(slope)  # cotangent of z
-                if w is not None:
-                    pull.mul_(w[r, c])
-                if by_w is not None:
-                    by_w[r, c] = horner(table[:, r].flatten(1), at, t)
-                by_x[r, c] = pull * scale[r]
-                _add_sums(by_z[:, r], pull, x[r, c], mean[r])
-            return by_z
-
-        by_mean, by_scale = _from_sums(total(in_pieces(x, work)), scale)
+        table, slopes, by_z = tables(coef), tables(derivative(coef)), mean.new_zeros(2, *mean.shape)
+        for r, c in pieces(x):
+            position, slope = _positions(x[r, c], mean[r], scale[r], cells, squash)
+            at, t = locate(position, cells)
+            pull = horner(slopes[:, r].flatten(1), at, t).mul_(slope)  # cotangent of z
+            if w is not None:
+                pull.mul_(w[r, c])
+            if by_w is not None:
+                by_w[r, c] = horner(table[:, r].flatten(1), at, t)
+            by_x[r, c] = pull * scale[r]
+            _add_sums(by_z[:, r], pull, x[r, c], mean[r])
+        by_mean, by_scale = _from_sums(by_z, scale)
         return by_x, by_mean, by_scale, by_w, None, None, None
 
     @staticmethod
@@ -237,13 +214,9 @@ class _Evaluate(torch.autograd.Function):
         ctx.save_for_forward(x, mean, scale, coef)
         ctx.squash = squash
         out, table, cells = torch.empty_like(x), tables(coef), coef.shape[2]
-
-        def work(pieces: list[Piece]) -> None:
-            for r, c in pieces:
-                at, t = locate(_place(x[r, c], mean[r], scale[r], cells, squash), cells)
-                out[r, c] = horner(table[:, r].flatten(1), at, t)
-
-        in_pieces(x, work)
+        for r, c in pieces(x):
+            at, t = locate(_place(x[r, c], mean[r], scale[r], cells, squash), cells)
+            out[r, c] = horner(table[:, r].flatten(1), at, t)
         return out
 
     @staticmethod
@@ -256,22 +229,17 @@ class _Evaluate(torch.autograd.Function):
             position = _positions(inputs[0], inputs[1], inputs[2], cells, ctx.squash)[0]
             return *_partials(evaluate(position, inputs[3]).to(x.dtype), inputs, v), None
         by_x, slopes = torch.empty_like(x), tables(derivative(coef))
-
-        def work(pieces: list[Piece]) -> tuple[Tensor, Tensor]:
-            by_coef, by_z = torch.zeros_like(coef), mean.new_zeros(2, *mean.shape)
-            for r, c in pieces:
-                position, slope = _positions(x[r, c], mean[r], scale[r], cells, ctx.squash)
-                at, t = locate(position, cells)
-                weight = v[r, c].double()
-                add_moments(by_coef[r], at, t, weight)
-                pull = horner(slopes[:, r].flatten(1), at, t).mul_(slope).mul_(weight)
-                by_x[r, c] = pull * scale[r]
-                _add_sums(by_z[:, r], pull, x[r, c], mean[r])
-            return by_coef, by_z
-
-        by_coefs, by_zs = zip(*in_pieces(x, work), strict=True)
-        by_mean, by_scale = _from_sums(total(list(by_zs)), scale)
-        return by_x, by_mean, by_scale, total(list(by_coefs)), None
+        by_coef, by_z = torch.zeros_like(coef), mean.new_zeros(2, *mean.shape)
+        for r, c in pieces(x):
+            position, slope = _positions(x[r, c], mean[r], scale[r], cells, ctx.squash)
+            at, t = locate(position, cells)
+            weight = v[r, c].double()
+            add_moments(by_coef[r], at, t, weight)
+            pull = horner(slopes[:, r].flatten(1), at, t).mul_(slope).mul_(weight)
+            by_x[r, c] = pull * scale[r]
+            _add_sums(by_z[:, r], pull, x[r, c], mean[r])
+        by_mean, by_scale = _from_sums(by_z, scale)
+        return by_x, by_mean, by_scale, by_coef, None
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Tensor:
