@@ -10,7 +10,7 @@ from .costs import Cost, Power, resolve_cost
 from .grid import Grid
 from .places import WORTH_A_GRID, Placed, Places, worth
 from .plan import Plan, solve
-from .problem import as_rows, entropy, like_rows, live_rows, pose, target_rows, wide_dtype
+from .problem import as_rows, entropy, existing, like_rows, pose, target_rows, wide_dtype
 from .refine import Refinement, accepted_error, first_sizes
 from .smooth import Part, SmoothPlan
 from .solvers import Newton, Solver
@@ -90,7 +90,7 @@ def smooth_plan(
     wide = wide_dtype(x.device)
     flat = rows.reshape(-1, n)
     a = None if weights is None else like_rows(weights, x, dim, "weights").reshape(-1, n)
-    kept = None if mask is None else live_rows(x, rows, dim, None, mask)[2]
+    kept, _ = existing(x, dim, mask)
     kept = None if kept is None else kept.reshape(-1, n)
     eps_rows = entropy(eps, batch, x.device, wide).expand(*batch, 1, 1).reshape(-1, 1, 1)
     given = None

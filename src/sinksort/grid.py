@@ -128,6 +128,12 @@ def pieces(like: Tensor) -> Iterator[Piece]:
             yield slice(first, min(first + together, rows)), slice(start, min(start + size, n))
 
 
+def raised(in_cells: Tensor) -> Tensor:
+    """How moments (r, p, cells) change with t, from the moments of the change: d/dt t^c = c t^(c-1)."""
+    power = torch.arange(in_cells.shape[1], dtype=in_cells.dtype, device=in_cells.device).unsqueeze(-1)
+    return power * torch.nn.functional.pad(in_cells[:, :-1], (0, 0, 1, 0))
+
+
 def locate(position: Tensor, cells: int) -> tuple[Tensor, Tensor]:
     """The cell of each position, counted through the rows (k, n), and where inside it."""
     small = len(position) * cells < 2**31
@@ -200,10 +206,9 @@ class _Moments(torch.autograd.Function):
         out = torch.zeros(len(position), points, cells, dtype=w.dtype, device=w.device)
         if tangents[1] is not None:
             out = out + moments(position, tangents[1], cells, points)
-        if tangents[0] is not None:  # d/dt t^c = c t^(c-1)
+        if tangents[0] is not None:
             lower = moments(position, w * tangents[0], cells, points)
-            power = torch.arange(points, dtype=w.dtype, device=w.device).unsqueeze(-1)
-            out = out + power * torch.nn.functional.pad(lower[:, :-1], (0, 0, 1, 0))
+            out = out + raised(lower)
         return out
 
 

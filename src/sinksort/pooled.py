@@ -152,15 +152,6 @@ def summed_up(x: Tensor, w: Tensor | None, squash: Squash) -> tuple[Summary, boo
     return (Summary.of(*widened(x, w, squash)), False) if streamed is None else (Summary.of_streamed(streamed), True)
 
 
-def require_squash(squash: Squash) -> None:
-    """Before anything is sent or read: ``normalize`` would say the same later."""
-    if squash is not None and not callable(squash) and squash not in INCREASING_MAPS:
-        raise ValueError(
-            "squash must be 'sigmoid', 'arctan', None (x is already in [0, 1]) or an increasing callable, "
-            f"got {squash!r}."
-        )
-
-
 def widened(x: Tensor, w: Tensor | None, squash: Squash) -> tuple[Tensor, Tensor | None]:
     """Values and weights in float64; the values as ``squash`` makes them, if it is a function."""
     wide = wide_dtype(x.device)

@@ -134,6 +134,18 @@ def like_batch(t: Tensor, batch: Sequence[int], name: str) -> Tensor:
         ) from None
 
 
+def existing(x: Tensor, dim: int, mask: Tensor | None) -> tuple[Tensor | None, Tensor]:
+    """The mask as rows, and how many values each row has (..., 1); at least one, for those who divide by it."""
+    rows = x.movedim(dim, -1)
+    wide = wide_dtype(x.device)
+    if mask is None:
+        return None, torch.full((*rows.shape[:-1], 1), float(rows.shape[-1]), dtype=wide, device=x.device)
+    kept = like_rows(mask, x, dim, "mask")
+    if kept.dtype != torch.bool:
+        raise TypeError(f"mask must be a boolean tensor (True keeps an entry), got {mask.dtype}; use mask.bool().")
+    return kept, kept.sum(-1, keepdim=True).clamp(min=1).to(wide)
+
+
 def live_rows(
     x: Tensor, rows: Tensor, dim: int, weights: Tensor | None, mask: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
@@ -143,25 +155,17 @@ def live_rows(
     gone. A row with nothing in it becomes a row of zeros; its answers are masked at the end.
     """
     wide = wide_dtype(rows.device)
-    n = rows.shape[-1]
     values = rows.to(wide)
     a = torch.ones_like(values)
     if weights is not None:
         require_floating(weights, "weights")
         a = like_rows(weights, x, dim, "weights").to(wide)
-    kept = None
-    if mask is not None:
-        kept = like_rows(mask, x, dim, "mask")
-        if kept.dtype != torch.bool:
-            raise TypeError(f"mask must be a boolean tensor (True keeps an entry), got {mask.dtype}; use mask.bool().")
-        filler = torch.where(kept & torch.isfinite(values), values, 0.0).sum(-1, keepdim=True).detach()
-        filler = filler / kept.sum(-1, keepdim=True).clamp(min=1)
+    kept, count = existing(x, dim, mask)
+    if kept is not None:
+        filler = torch.where(kept & torch.isfinite(values), values, 0.0).sum(-1, keepdim=True).detach() / count
         values = torch.where(kept, values, filler)
         a = torch.where(kept, a, 0.0)
         a = torch.where(kept.any(-1, keepdim=True), a, 1.0)
-        count = kept.sum(-1, keepdim=True).clamp(min=1).to(wide)
-    else:
-        count = torch.full((*rows.shape[:-1], 1), float(n), dtype=wide, device=rows.device)
     if weights is not None:
         require_non_negative(a, "weights")
     return values, a / a.sum(-1, keepdim=True), kept, count

@@ -50,7 +50,7 @@ class Rule:
     """Nodes for m targets: ``edges`` cut 0, ..., m into panels of at most ``per_panel`` nodes each.
 
     >>> rule = Rule.whole(1000, 20)
-    >>> rule.size, rule.halved([True], 8).edges
+    >>> rule.size, rule.halved([True]).edges
     (20, (0, 500, 1000))
     """
 
@@ -89,12 +89,12 @@ class Rule:
     def size(self) -> int:
         return sum(min(self.per_panel, high - low) for low, high in itertools.pairwise(self.edges))
 
-    def halved(self, which: list[bool], per_panel: int | None = None) -> Rule:
+    def halved(self, which: list[bool]) -> Rule:
         """The same with some panels cut in two."""
         edges = [0]
         for (low, high), cut in zip(itertools.pairwise(self.edges), which, strict=True):
             edges += [(low + high) // 2, high] if cut and high - low > 1 else [high]
-        return Rule(tuple(edges), per_panel or self.per_panel)
+        return Rule(tuple(edges), self.per_panel)
 
     def nodes(self, like: Tensor) -> tuple[Tensor, Tensor]:
         """Positions on [0, 1], where target j is at j/(m - 1), and weights; each (K,)."""

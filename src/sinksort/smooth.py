@@ -225,7 +225,7 @@ class SmoothPlan:
         self, parts: list[Part], x: Tensor, mask: Tensor | None, num_targets: int, dim: int, descending: bool
     ) -> None:
         rows = x.movedim(dim, -1)
-        self._parts, self._batch, self._n, self._dtype = parts, rows.shape[:-1], rows.shape[-1], x.dtype
+        self._parts, self._batch, self._n = parts, rows.shape[:-1], rows.shape[-1]
         self._x, self._m, self._dim, self._descending = rows, num_targets, dim, descending
         self._mask = None if mask is None else mask.reshape(-1, self._n)
 

@@ -22,6 +22,21 @@ INCREASING_MAPS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+#: Derivatives of the maps in z, from z and the map's own value.
+SLOPES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "sigmoid": lambda _, s: s * (1.0 - s),
+    "arctan": lambda z, _: 1.0 / (math.pi * (1.0 + z.square())),
+}
+
+
+def require_squash(squash: Squash) -> None:
+    if squash is not None and not callable(squash) and squash not in INCREASING_MAPS:
+        raise ValueError(
+            "squash must be 'sigmoid', 'arctan', None (x is already in [0, 1]) or an increasing callable, "
+            f"got {squash!r}."
+        )
+
+
 def normalize(x: Tensor, a: Tensor, squash: Squash, low: Tensor, high: Tensor) -> Tensor:
     """x~ for rows ``x`` (..., n) with weights ``a``: where each value stands on the targets' axis.
 
@@ -42,11 +57,7 @@ def normalize(x: Tensor, a: Tensor, squash: Squash, low: Tensor, high: Tensor) -
                 "apply an increasing map elementwise."
             )
         return squashed
-    if squash not in INCREASING_MAPS:
-        raise ValueError(
-            "squash must be 'sigmoid', 'arctan', None (x is already in [0, 1]) or an increasing callable, "
-            f"got {squash!r}."
-        )
+    require_squash(squash)
     return INCREASING_MAPS[squash](standardize(x, a))
 
 

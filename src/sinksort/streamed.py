@@ -10,15 +10,15 @@ way; for higher ones they are composed from ``grid``'s, which can be differentia
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .grid import Grid, add_moments, derivative, evaluate, horner, locate, moments, pieces, tables
+from .grid import Grid, add_moments, derivative, evaluate, horner, locate, moments, pieces, raised, tables
 from .places import count_of, worth
+from .squash import INCREASING_MAPS, SLOPES
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Streamed:
         return in_cells[:, 0] != 0
 
     def standing(self) -> tuple[Tensor, Tensor]:
-        x_tilde = _squashed((self.x.double() - self.mean) * self.scale, self.squash)[0]
+        x_tilde = INCREASING_MAPS[self.squash]((self.x.double() - self.mean) * self.scale)
         return x_tilde, torch.full_like(x_tilde, 1.0 / self.x.shape[-1])
 
     def moments(self, w: Tensor | None, cells: int, points: int) -> Tensor:
@@ -84,24 +84,16 @@ class Streamed:
         return out
 
 
-def _squashed(z: Tensor, squash: str) -> tuple[Tensor, Tensor]:
-    """The map and its derivative."""
-    if squash == "sigmoid":
-        s = z.sigmoid()
-        return s, s * (1.0 - s)
-    return z.arctan() / math.pi + 0.5, 1.0 / (math.pi * (1.0 + z.square()))
-
-
 def _positions(x: Tensor, mean: Tensor, scale: Tensor, cells: int, squash: str) -> tuple[Tensor, Tensor]:
     """Position in cells, and its derivative in z."""
-    at, slope = _squashed((x.double() - mean) * scale, squash)
-    return at * cells, slope * cells
+    z = (x.double() - mean) * scale
+    at = INCREASING_MAPS[squash](z)
+    return at * cells, SLOPES[squash](z, at) * cells
 
 
 def _place(x: Tensor, mean: Tensor, scale: Tensor, cells: int, squash: str) -> Tensor:
-    z = (x.double() - mean).mul_(scale)
-    at = z.sigmoid_() if squash == "sigmoid" else z.arctan_().div_(math.pi).add_(0.5)
-    return at.mul_(cells)
+    """The position alone, for when nobody differentiates."""
+    return INCREASING_MAPS[squash]((x.double() - mean).mul_(scale)).mul_(cells)
 
 
 def _statistics(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -198,9 +190,7 @@ class _Moments(torch.autograd.Function):
         position, slope = _positions(x, mean, scale, cells, squash)
         moved = slope * _tangent_of_z(x, mean, scale, tangents)
         weight = torch.ones_like(position) if w is None else w.double()
-        lower = moments(position, weight * moved, cells, points)
-        power = torch.arange(points, dtype=lower.dtype, device=lower.device).unsqueeze(-1)
-        out = power * torch.nn.functional.pad(lower[:, :-1], (0, 0, 1, 0))  # d/dt t^c = c t^(c-1)
+        out = raised(moments(position, weight * moved, cells, points))
         if tangents[3] is not None:
             out = out + moments(position, tangents[3].double(), cells, points)
         along: Tensor = out / x.shape[-1]

@@ -11,10 +11,9 @@ from torch import Tensor
 
 from .._checks import require_floating, values_readable
 from ..elsewhere import FEW, first_grid, in_order, refined
-from ..pooled import require_squash
 from ..problem import entropy, like_rows, wide_dtype
 from ..smooth import Part
-from ..squash import Squash
+from ..squash import Squash, require_squash
 from .agreement import agree
 from .collectives import Everyone, Group
 from .shards import Shards

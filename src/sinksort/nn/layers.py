@@ -10,7 +10,7 @@ from torch import Tensor
 from ..costs import Cost
 from ..kantorovich import kantorovich_rank, kantorovich_sort
 from ..operators import DEFAULT_SOLVER, TopK, soft_quantile, soft_rank, soft_sort, soft_topk
-from ..problem import as_rows, live_rows
+from ..problem import as_rows, existing
 from ..solvers import Solver
 from ..squash import Squash
 from ._base import SoftModule, straight_through
@@ -151,7 +151,8 @@ class SoftQuantile(SoftModule):
 
     def _hard(self, x: Tensor, q: float, weights: Tensor | None, mask: Tensor | None) -> Tensor:
         """The exact sort onto the fillers of the soft quantile, [q - t/2, t, 1 - q - t/2], moved inside [0, 1]."""
-        *_, count = live_rows(x, as_rows(x, self.dim), self.dim, None, mask)
+        as_rows(x, self.dim)  # says what is wrong with x
+        _, count = existing(x, self.dim, mask)
         t = 1.0 / count if self.width is None else torch.full_like(count, self.width)
         below = (q - t / 2).clamp(min=0.0).minimum(1.0 - t)
         fillers = torch.cat([below, t, (1.0 - t - below).clamp(min=0.0)], dim=-1)

@@ -11,7 +11,7 @@ from torch import Tensor
 from .._checks import require_between
 from ..choose import plan_for
 from ..costs import Cost
-from ..problem import as_rows, like_batch, like_rows, live_rows, wide_dtype
+from ..problem import as_rows, existing, like_batch, like_rows, wide_dtype
 from ..solvers import Solver
 from ..squash import Squash
 from .sorting import DEFAULT_SOLVER, full_precision, soft_sort
@@ -57,7 +57,7 @@ def soft_quantile(
     levels = quantile_levels(q, width, x.device)
     batch = rows.shape[:-1]
     shape = (levels.numel(), *rows.shape)
-    _, _, kept, count = live_rows(x, rows, dim, None, mask)
+    kept, count = existing(x, dim, mask)
     fillers = filler_weights(levels, 1.0 / count if width is None else torch.full_like(count, width))
     plan = plan_for(
         rows.expand(shape),
@@ -156,7 +156,7 @@ def soft_topk_mask(
     tensor(1.5000)
     """
     rows = as_rows(x, dim)
-    _, _, kept, count = live_rows(x, rows, dim, None, mask)
+    kept, count = existing(x, dim, mask)
     share = how_many(k, rows.shape[-1], count) / count
     plan = plan_for(
         rows,
@@ -213,7 +213,7 @@ def soft_topk(
     n = rows.shape[-1]
     if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= n:
         raise ValueError(f"k must be an integer between 1 and n = {n} (the size of x along dim={dim}), got {k!r}.")
-    _, _, kept, count = live_rows(x, rows, dim, None, mask)
+    kept, count = existing(x, dim, mask)
     if k == n:
         target_weights = None
     else:

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from .._checks import require_floating
 from ..places import Places
-from ..pooled import require_squash, summed_up
-from ..squash import Squash
+from ..pooled import summed_up
+from ..squash import Squash, require_squash
 
 Chunk: TypeAlias = "Tensor | tuple[Tensor, Tensor]"
 Chunks: TypeAlias = "Iterable[Chunk] | Callable[[], Iterable[Chunk]]"
