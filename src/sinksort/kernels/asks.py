@@ -1,0 +1,73 @@
+"""What a fused kernel is asked, and what it answers: the contract that all of them keep.
+
+A kernel does in one go, for rows x (R, n) in single precision, what the reference does in separate steps: standardise,
+squash, solve, read. With targets y_j of weight b_j, K of them, the plan of a row is given by the K numbers gamma,
+
+    p_ij  =  b_j exp(gamma_j - (y_j - x~_i)^2 / eps) / (the same summed over j),       sum_i a_i p_ij = b_j,
+
+and there are two ways to read it:
+
+    pull:   out_i = sum_j p_ij phi_j              (ranks, memberships)       (R, n)
+    push:   out_j = sum_i a_i p_ij x_i / b_j      (sorted values, quantiles) (R, K)
+
+**Gradients.** Let w_i phi_j be the cotangent of p_ij: for pull, w is the cotangent of the answer; for push, w_i = a_i x_i and
+phi_j = c_j / b_j with c the cotangent of the answer (and x_i itself receives sum_j a_i p_ij c_j / b_j). With
+
+    L      = diag(sum_i a_i p_ij) - sum_i a_i p_i p_i^T        a graph Laplacian, K by K, L 1 = 0,
+    t_j    = sum_i w_i p_ij (phi_j - sum_k p_ik phi_k),        lambda = L^+ t,
+
+the cotangent of x~_i is (2 / eps) (w_i Cov_i(phi, y) - a_i Cov_i(lambda, y)), covariances under p_i. The derivation: p_ij changes
+by p_ij (dgamma_j + 2 (y_j - x~_i) dx~_i / eps - its mean over j), and dgamma is what keeps the columns: L dgamma
+= -(2 / eps) sum_i a_i p_ij (y_j - E_i y) dx~_i.
+
+**Fewer targets.** When ``m`` says so, y and b are the nodes and weights of a Gauss rule for m equal targets at j / (m - 1),
+see ``rules``, and phi is affine in y. ``last`` then holds what estimates the error of the rule: with E_ij = p_ij / b_j and
+c_0 = sum_j b_j E_ij = 1, a row is off by at most about  4 max_i sum_l (sum_j b_j last_lj E_ij)^2,  as a fraction of n.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Rows and their targets. Tensors with 1 in place of R are the same for all rows."""
+
+    x: Tensor  #: (R, n) float32, float16 or bfloat16; any strides (several levels of one row have row stride 0)
+    a: Tensor | None  #: (R, n) float32 weights, rows sum to 1; what weighs 0 gets an answer and influences nobody
+    y: Tensor  #: (R or 1, K) float32, increasing
+    b: Tensor  #: (R or 1, K) float32, rows sum to 1; what weighs 0 is a slot without a target
+    eps: float | Tensor  #: or (R,) float32
+    squash: str | None  #: "sigmoid", "arctan", or None when x is x~
+    m: int | Tensor | None = None  #: how many targets the nodes stand for, or (R,) int64; None: y are the targets
+    last: Tensor | None = None  #: (R or 1, 6, K) float32, for the estimate of a rule's error
+
+
+class Answer(NamedTuple):
+    """Of ``pull`` or ``push``."""
+
+    out: Tensor  #: (R, n) in the dtype of x, or (R, K) float32
+    state: Tensor  #: (R, S) what the backward pass needs, in a layout of the kernel's own
+    error: Tensor  #: (R,) float32: estimated error of rule, grid and solver, as a fraction of n or of the range
+
+
+class Kernels(Protocol):
+    """One implementation. Rows that hold NaN are answered by NaN; everything else is defined as in the reference."""
+
+    def unable(self, ask: Ask) -> str | None:
+        """Why these kernels cannot answer, or None if they can. Looks at shapes and dtypes only."""
+
+    def pull(self, ask: Ask, phi: Tensor) -> Answer:
+        """phi: (R or 1, K) float32."""
+
+    def pull_backward(self, ask: Ask, phi: Tensor, state: Tensor, w: Tensor) -> Tensor:
+        """The cotangent of x, (R, n) in its dtype, from w (R, n)."""
+
+    def push(self, ask: Ask) -> Answer: ...
+
+    def push_backward(self, ask: Ask, state: Tensor, c: Tensor) -> Tensor:
+        """The cotangent of x from c (R, K) float32."""
