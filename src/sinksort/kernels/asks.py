@@ -43,7 +43,7 @@ class Ask:
     b: Tensor  #: (R or 1, K) float32, rows sum to 1; what weighs 0 is a slot without a target
     eps: float | Tensor  #: or (R,) float32
     squash: str | None  #: "sigmoid", "arctan", or None when x is x~
-    m: int | Tensor | None = None  #: how many targets the nodes stand for, or (R,) int64; None: y are the targets
+    m: int | None = None  #: how many targets the nodes stand for; None: y are the targets
     last: Tensor | None = None  #: (R or 1, 6, K) float32, for the estimate of a rule's error
 
 
@@ -57,6 +57,9 @@ class Answer(NamedTuple):
 
 class Kernels(Protocol):
     """One implementation. Rows that hold NaN are answered by NaN; everything else is defined as in the reference."""
+
+    def state_size(self, ask: Ask) -> int:
+        """S, the columns of ``Answer.state``: for those who trace the operator."""
 
     def unable(self, ask: Ask) -> str | None:
         """Why these kernels cannot answer, or None if they can. Looks at shapes and dtypes only."""

@@ -1,0 +1,65 @@
+"""The reference's answers to what kernels are asked: for rows they could not do, and for second derivatives."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..choose import plan_for
+from ..plan import Plan, solve
+from ..problem import Problem
+from ..solvers import Newton
+from ..squash import normalize
+from .asks import Ask
+
+
+def pulled(ask: Ask, phi: Tensor) -> Tensor:
+    """``Kernels.pull`` in the dtype of x, differentiable in it."""
+    if ask.m is None:
+        return _plan(ask).pull(phi.double().expand(len(ask.x), -1)).to(ask.x.dtype)
+    n = ask.x.shape[-1]
+    ranks = plan_for(
+        ask.x,
+        reads="ranks",
+        weights=ask.a,
+        num_targets=ask.m,
+        eps=ask.eps,
+        cost=2,
+        squash=ask.squash,
+        solver=Newton(),
+    ).ranks()
+    # phi is affine in y, and so in the rank n ((m - 1) y + 1) / m.
+    slope = (phi[:, -1:] - phi[:, :1]) / (ask.y[:, -1:] - ask.y[:, :1])
+    mean = (ranks * (ask.m / n) - 1.0) / (ask.m - 1)
+    return (phi[:, :1] + slope * (mean - ask.y[:, :1])).to(ask.x.dtype)
+
+
+def pushed(ask: Ask) -> Tensor:
+    """``Kernels.push`` in float32, differentiable in x."""
+    return _plan(ask).sorted().float()
+
+
+def _plan(ask: Ask) -> Plan:
+    """The plan of all values and the given targets, in float64."""
+    values = ask.x.double()
+    R, n = values.shape
+    a = torch.full_like(values, 1.0 / n).detach() if ask.a is None else ask.a.double()
+    y, b = (t.double().expand(R, -1) for t in (ask.y, ask.b))
+    eps = ask.eps if isinstance(ask.eps, Tensor) else values.new_tensor(ask.eps)
+    x_tilde = normalize(values, a, ask.squash, y[:, :1], y[:, -1:])
+    x_tilde = torch.where(torch.isnan(x_tilde).any(-1, keepdim=True), torch.nan, x_tilde)
+    x_tilde, order = x_tilde.sort(dim=-1)
+    problem = Problem(
+        x=values.gather(-1, order),
+        a=a.gather(-1, order),
+        y=y,
+        b=b,
+        cost=(y.unsqueeze(-2) - x_tilde.unsqueeze(-1)).square(),
+        eps=eps.double().reshape(-1, 1, 1).expand(R, 1, 1),
+        count=torch.full_like(values[:, :1], float(n)).detach(),
+        dtype=torch.float64,
+        inverse=order.argsort(dim=-1),
+        order=order,
+        weighted=ask.a is not None,
+    )
+    return solve(problem, Newton())

@@ -1,0 +1,65 @@
+"""The default targets as a kernel wants them: nodes, weights and levels, made once for each size and device."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..rules import gauss_rule
+
+#: So many targets are taken one by one; where there are more, they are given by a rule or left to the reference.
+MOST_TARGETS = 128
+
+
+class Targets(NamedTuple):
+    """Each (1, K); see ``Ask``."""
+
+    y: Tensor
+    b: Tensor
+    phi: Tensor  #: levels, times n: what ranks average
+    m: int | None = None  #: how many targets the nodes of a rule stand for
+    last: Tensor | None = None
+
+
+def nodes_for(eps: float) -> int:
+    """Nodes of a rule that are enough for ordinary inputs in single precision: about 3/sqrt(eps).
+
+    >>> nodes_for(1e-2), nodes_for(1e-3)
+    (32, 96)
+    """
+    return 8 * math.ceil(3.0 / math.sqrt(eps) / 8)
+
+
+def by_rule(m: int, eps: float) -> bool:
+    """Whether nodes are fewer than targets, by enough to be worth their error."""
+    return m >= 1.3 * nodes_for(eps)
+
+
+@functools.lru_cache(maxsize=256)
+def default_targets(n: int, m: int, nodes: int | None, descending: bool, device: torch.device) -> Targets:
+    """m equal targets at 0, ..., 1 for rows of n values, or a rule of ``nodes`` nodes for them."""
+    if nodes is None:
+        at, weights, last = np.arange(m, dtype=float), np.full(m, 1.0 / m), None
+    else:
+        at, weights, last = gauss_rule(m, nodes)
+    up = n * (at + 1.0) / m
+    phi = n * (1.0 + 1.0 / m) - up if descending else up
+    y, b, phi = (
+        torch.as_tensor(t, dtype=torch.float32, device=device).unsqueeze(0) for t in (at / max(m - 1, 1), weights, phi)
+    )
+    rows = None if last is None else torch.as_tensor(last, dtype=torch.float32, device=device).unsqueeze(0)
+    return Targets(y, b, phi, None if nodes is None else m, rows)
+
+
+@functools.lru_cache(maxsize=256)
+def membership_targets(share: float, largest: bool, device: torch.device) -> Targets:
+    """Out of the k, and in: two targets."""
+    b = [1.0 - share, share] if largest else [share, 1.0 - share]
+    phi = [0.0, 1.0] if largest else [1.0, 0.0]
+    y, weights, levels = (torch.tensor([t], dtype=torch.float32, device=device) for t in ([0.0, 1.0], b, phi))
+    return Targets(y, weights, levels)
