@@ -6,6 +6,7 @@ After "Differentiable Ranks and Sorting using Optimal Transport" (Cuturi, Teboul
 from ._checks import value_checks
 from .costs import Huber, Power
 from .kantorovich import kantorovich_rank, kantorovich_sort
+from .kernels import last_backend
 from .operators import (
     TopK,
     quantile_normalize,
@@ -36,6 +37,7 @@ __all__ = [
     "TopK",
     "kantorovich_rank",
     "kantorovich_sort",
+    "last_backend",
     "quantile_normalize",
     "smooth_transport",
     "soft_median",

@@ -10,19 +10,21 @@ and there are two ways to read it:
     pull:   out_i = sum_j p_ij phi_j              (ranks, memberships)       (R, n)
     push:   out_j = sum_i a_i p_ij x_i / b_j      (sorted values, quantiles) (R, K)
 
-**Gradients.** Let w_i phi_j be the cotangent of p_ij: for pull, w is the cotangent of the answer; for push, w_i = a_i x_i and
-phi_j = c_j / b_j with c the cotangent of the answer (and x_i itself receives sum_j a_i p_ij c_j / b_j). With
+**Gradients.** Let w_i phi_j be the cotangent of p_ij: for pull, w is the cotangent of the answer; for push, w_i =
+a_i x_i and phi_j = c_j / b_j with c the cotangent of the answer (and x_i itself receives sum_j a_i p_ij c_j / b_j).
+With
 
     L      = diag(sum_i a_i p_ij) - sum_i a_i p_i p_i^T        a graph Laplacian, K by K, L 1 = 0,
     t_j    = sum_i w_i p_ij (phi_j - sum_k p_ik phi_k),        lambda = L^+ t,
 
-the cotangent of x~_i is (2 / eps) (w_i Cov_i(phi, y) - a_i Cov_i(lambda, y)), covariances under p_i. The derivation: p_ij changes
-by p_ij (dgamma_j + 2 (y_j - x~_i) dx~_i / eps - its mean over j), and dgamma is what keeps the columns: L dgamma
-= -(2 / eps) sum_i a_i p_ij (y_j - E_i y) dx~_i.
+the cotangent of x~_i is (2 / eps) (w_i Cov_i(phi, y) - a_i Cov_i(lambda, y)), covariances under p_i. The derivation:
+p_ij changes by p_ij (dgamma_j + 2 (y_j - x~_i) dx~_i / eps - its mean over j), and dgamma is what keeps the columns:
+L dgamma = -(2 / eps) sum_i a_i p_ij (y_j - E_i y) dx~_i.
 
-**Fewer targets.** When ``m`` says so, y and b are the nodes and weights of a Gauss rule for m equal targets at j / (m - 1),
-see ``rules``, and phi is affine in y. ``last`` then holds what estimates the error of the rule: with E_ij = p_ij / b_j and
-c_0 = sum_j b_j E_ij = 1, a row is off by at most about  4 max_i sum_l (sum_j b_j last_lj E_ij)^2,  as a fraction of n.
+**Fewer targets.** When ``m`` says so, y and b are the nodes and weights of a Gauss rule for m equal targets at
+j / (m - 1), see ``rules``, and phi is affine in y. ``last`` then holds what estimates the error of the rule: with
+E_ij = p_ij / b_j and c_0 = sum_j b_j E_ij = 1, a row is off by at most about 4 max_i sum_l (sum_j b_j last_lj E_ij)^2,
+as a fraction of n.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
 
@@ -58,8 +61,10 @@ class Answer(NamedTuple):
 class Kernels(Protocol):
     """One implementation. Rows that hold NaN are answered by NaN; everything else is defined as in the reference."""
 
-    def state_size(self, ask: Ask) -> int:
-        """S, the columns of ``Answer.state``: for those who trace the operator."""
+    FINAL: bool  #: rows that could not be answered are NaN already: nobody needs to look at ``Answer.error``
+
+    def state_layout(self, ask: Ask) -> tuple[int, torch.dtype]:
+        """Columns and dtype of ``Answer.state``, for those who trace the operator."""
 
     def unable(self, ask: Ask) -> str | None:
         """Why these kernels cannot answer, or None if they can. Looks at shapes and dtypes only."""

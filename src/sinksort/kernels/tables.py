@@ -48,9 +48,10 @@ def default_targets(n: int, m: int, nodes: int | None, descending: bool, device:
     else:
         at, weights, last = gauss_rule(m, nodes)
     up = n * (at + 1.0) / m
-    phi = n * (1.0 + 1.0 / m) - up if descending else up
+    levels = n * (1.0 + 1.0 / m) - up if descending else up
     y, b, phi = (
-        torch.as_tensor(t, dtype=torch.float32, device=device).unsqueeze(0) for t in (at / max(m - 1, 1), weights, phi)
+        torch.as_tensor(t, dtype=torch.float32, device=device).unsqueeze(0)
+        for t in (at / max(m - 1, 1), weights, levels)
     )
     rows = None if last is None else torch.as_tensor(last, dtype=torch.float32, device=device).unsqueeze(0)
     return Targets(y, b, phi, None if nodes is None else m, rows)

@@ -16,9 +16,12 @@ All of them take the same options:
 ``squash``          how x comes to [0, 1]: standardised and then ``"sigmoid"`` or ``"arctan"``; None when it is there
                     already; or an increasing callable that is given x itself (its rows last) instead of all this
 ``solver``          ``Newton()`` or ``Sinkhorn(...)``
+``backend``         who computes: ``"auto"`` (fused kernels where they can, see ``last_backend``), or by name, to be
+                    told when it cannot: ``"torch"`` (the reference), ``"triton"`` (CUDA), ``"numba"`` (CPU)
 ==================  ====================================================================================================
 
-Arithmetic is in float64 inside, whatever dtype comes and goes; autocast is switched off.
+The reference computes in float64, whatever dtype comes and goes; kernels answer single and half precision in single
+precision, ranks to 1e-5 n. Autocast is switched off.
 """
 
 from .selecting import TopK, soft_median, soft_quantile, soft_topk, soft_topk_mask

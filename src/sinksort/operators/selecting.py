@@ -11,6 +11,7 @@ from torch import Tensor
 from .._checks import require_between
 from ..choose import plan_for
 from ..costs import Cost
+from ..kernels import reads
 from ..problem import as_rows, existing, like_batch, like_rows, wide_dtype
 from ..solvers import Solver
 from ..squash import Squash
@@ -31,6 +32,7 @@ def soft_quantile(
     cost: Cost = 2,
     squash: Squash = "sigmoid",
     solver: Solver = DEFAULT_SOLVER,
+    backend: str = "auto",
 ) -> Tensor:
     """The paper's soft quantile: the average that lands on a filler target of weight t = ``width`` at level ``q``.
 
@@ -59,18 +61,31 @@ def soft_quantile(
     shape = (levels.numel(), *rows.shape)
     kept, count = existing(x, dim, mask)
     fillers = filler_weights(levels, 1.0 / count if width is None else torch.full_like(count, width))
-    plan = plan_for(
-        rows.expand(shape),
-        reads="averages",
-        weights=None if weights is None else like_rows(weights, x, dim, "weights").expand(shape),
-        mask=None if kept is None else kept.expand(shape),
-        target_weights=fillers,
+    quantiles = reads.quantiles(
+        x,
+        q,
+        fillers,
+        dim=dim,
+        weights=weights,
+        mask=mask,
         eps=eps,
         cost=cost,
         squash=squash,
         solver=solver,
+        backend=backend,
     )
-    quantiles = plan.sorted()[..., 1]
+    if quantiles is None:
+        quantiles = plan_for(
+            rows.expand(shape),
+            reads="averages",
+            weights=None if weights is None else like_rows(weights, x, dim, "weights").expand(shape),
+            mask=None if kept is None else kept.expand(shape),
+            target_weights=fillers,
+            eps=eps,
+            cost=cost,
+            squash=squash,
+            solver=solver,
+        ).sorted()[..., 1]
     if kept is not None:
         quantiles = torch.where(kept.any(-1), quantiles, 0.0)
     quantiles = quantiles.reshape(levels.shape + batch)
@@ -106,6 +121,7 @@ def soft_median(
     cost: Cost = 2,
     squash: Squash = "sigmoid",
     solver: Solver = DEFAULT_SOLVER,
+    backend: str = "auto",
 ) -> Tensor:
     """The soft 0.5 quantile, see ``soft_quantile``.
 
@@ -125,6 +141,7 @@ def soft_median(
         cost=cost,
         squash=squash,
         solver=solver,
+        backend=backend,
     )
 
 
@@ -141,6 +158,7 @@ def soft_topk_mask(
     cost: Cost = 2,
     squash: Squash = "sigmoid",
     solver: Solver = DEFAULT_SOLVER,
+    backend: str = "auto",
 ) -> Tensor:
     """How much each value belongs to the k largest (or smallest): in [0, 1], summing to k along ``dim``.
 
@@ -155,16 +173,36 @@ def soft_topk_mask(
     >>> sinksort.soft_topk_mask(torch.tensor([0.1, 0.9, 0.5, 0.7]), 1.5).sum()
     tensor(1.5000)
     """
+
+    def share() -> Tensor:
+        _, count = existing(x, dim, mask)
+        return how_many(k, x.shape[dim], count) / count
+
+    fused = reads.memberships(
+        x,
+        k,
+        share,
+        dim=dim,
+        largest=largest,
+        weights=weights,
+        mask=mask,
+        eps=eps,
+        cost=cost,
+        squash=squash,
+        solver=solver,
+        backend=backend,
+    )
+    if fused is not None:
+        return fused
     rows = as_rows(x, dim)
     kept, count = existing(x, dim, mask)
-    share = how_many(k, rows.shape[-1], count) / count
     plan = plan_for(
         rows,
         reads="averages",
         descending=largest,
         weights=None if weights is None else like_rows(weights, x, dim, "weights"),
         mask=kept,
-        target_weights=torch.cat([share, 1.0 - share], dim=-1),
+        target_weights=torch.cat([share(), 1.0 - share()], dim=-1),
         eps=eps,
         cost=cost,
         squash=squash,
@@ -199,6 +237,7 @@ def soft_topk(
     cost: Cost = 2,
     squash: Squash = "sigmoid",
     solver: Solver = DEFAULT_SOLVER,
+    backend: str = "auto",
 ) -> TopK:
     """The k largest (or smallest) soft values in the order of ``torch.topk``, and ``soft_topk_mask``.
 
@@ -231,6 +270,7 @@ def soft_topk(
         cost=cost,
         squash=squash,
         solver=solver,
+        backend=backend,
     )[..., :k]
     if kept is not None:
         values = torch.where(torch.arange(k, device=x.device) < kept.sum(-1, keepdim=True), values, 0.0)
@@ -244,6 +284,7 @@ def soft_topk(
         cost=cost,
         squash=squash,
         solver=solver,
+        backend=backend,
     )
     return TopK(values.movedim(-1, dim), membership.movedim(-1, dim))
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from .._checks import require_floating
 from ..choose import plan_for, smooth_plan
 from ..costs import Cost
+from ..kernels import reads
 from ..plan import Plan, solve
 from ..problem import as_rows, pose
 from ..smooth import SmoothPlan
@@ -139,6 +140,7 @@ def soft_rank(
     cost: Cost = 2,
     squash: Squash = "sigmoid",
     solver: Solver = DEFAULT_SOLVER,
+    backend: str = "auto",
 ) -> Tensor:
     """Sinkhorn ranks, n a^-1 o (P b_bar): 1 for the smallest value of a row, n for the largest.
 
@@ -151,6 +153,23 @@ def soft_rank(
     >>> sinksort.soft_rank(x)
     tensor([2.9591, 4.1148, 2.0544, 4.8701, 1.0016])
     """
+    fused = reads.ranks(
+        x,
+        dim=dim,
+        descending=descending,
+        weights=weights,
+        mask=mask,
+        targets=targets,
+        target_weights=target_weights,
+        num_targets=num_targets,
+        eps=eps,
+        cost=cost,
+        squash=squash,
+        solver=solver,
+        backend=backend,
+    )
+    if fused is not None:
+        return fused
     return plan_for(
         x,
         reads="ranks",
@@ -183,6 +202,7 @@ def soft_sort(
     cost: Cost = 2,
     squash: Squash = "sigmoid",
     solver: Solver = DEFAULT_SOLVER,
+    backend: str = "auto",
 ) -> Tensor:
     """Sinkhorn sort, b^-1 o (P^T x): m increasing averages of the values (m = n unless the targets say otherwise).
 
@@ -196,6 +216,23 @@ def soft_sort(
     >>> sinksort.soft_sort(x, num_targets=2, eps=1e-3)
     tensor([-4.3240,  4.0760])
     """
+    fused = reads.sorts(
+        x,
+        dim=dim,
+        descending=descending,
+        weights=weights,
+        mask=mask,
+        targets=targets,
+        target_weights=target_weights,
+        num_targets=num_targets,
+        eps=eps,
+        cost=cost,
+        squash=squash,
+        solver=solver,
+        backend=backend,
+    )
+    if fused is not None:
+        return fused
     return plan_for(
         x,
         reads="averages",

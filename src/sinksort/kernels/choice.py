@@ -1,0 +1,154 @@
+"""Which implementation answers a call: fused kernels where they can, the reference everywhere else."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import logging
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from ..costs import Cost
+from ..solvers import Newton, Solver
+from ..squash import INCREASING_MAPS, Squash
+from .asks import Ask, Kernels
+
+BACKENDS = ("auto", "torch", "triton", "numba")
+
+#: Rows up to this length are worked on by one thread (block) each, longer ones in pieces.
+_SHORT = 2048
+_AUTO: dict[str, str] = {}  # by device
+_FILES = {"numba": ("numba_rows", "numba_long"), "triton": ("triton_rows", "triton_long")}
+_HINTS = {"numba": "install it with pip install 'sinksort[cpu]'", "triton": "it comes with torch for CUDA on Linux"}
+_SINGLE = (torch.float32, torch.float16, torch.bfloat16)
+
+_log = logging.getLogger("sinksort")
+_last: ContextVar[str] = ContextVar("sinksort_last_backend", default="torch")
+
+
+def last_backend() -> str:
+    """Which backend answered the last operator that was called here: "torch", "triton" or "numba".
+
+    >>> import torch, sinksort
+    >>> _ = sinksort.soft_rank(torch.randn(4, 10), backend="torch")
+    >>> sinksort.last_backend()
+    'torch'
+    """
+    return _last.get()
+
+
+def _missing(name: str) -> str | None:
+    """What to say when the package behind a backend is not there. Found out without importing it."""
+    try:
+        there = importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        there = False
+    return None if there else f"{name} is not installed; {_HINTS[name]}"
+
+
+_MISSING = {name: _missing(name) for name in _FILES}
+
+
+def kernels_named(name: str, ask: Ask) -> Kernels:
+    return _module(name, ask.x.shape[-1] > _SHORT)
+
+
+@functools.cache
+def _module(name: str, long: bool) -> Kernels:
+    return cast("Kernels", importlib.import_module(f"{__package__}.{_FILES[name][long]}"))
+
+
+def chosen(
+    x: Tensor, eps: float | Tensor, cost: Cost, squash: Squash, solver: Solver, backend: str, *constants: Any
+) -> str | None:
+    """The backend whose kernels may answer, or None for the reference. ``constants`` must not need gradients.
+
+    What is wrong with an argument is for the reference to say.
+    """
+    if backend not in BACKENDS:
+        raise ValueError(f"backend must be one of {', '.join(map(repr, BACKENDS))}, got {backend!r}.")
+    _remember("torch")
+    if backend == "torch" or not isinstance(x, Tensor):
+        return None
+    name = backend
+    if backend == "auto":
+        name = _AUTO.get(x.device.type, "")
+        if not name:
+            return None
+    reason = _MISSING[name]
+    if reason is not None and backend == "auto":
+        _say_once(reason)
+        return None
+    reason = reason or _unfit(x, eps, cost, squash, solver, constants)
+    return None if _refused(reason, backend) else name
+
+
+def able(name: str, ask: Ask, backend: str) -> bool:
+    """Whether the kernels called ``name`` can answer; remembered as the choice if so."""
+    if not torch.compiler.is_compiling() and _refused(kernels_named(name, ask).unable(ask), backend):
+        return False
+    _remember(name)
+    return True
+
+
+def _remember(name: str) -> None:
+    if not torch.compiler.is_compiling():
+        _last.set(name)
+
+
+def _refused(reason: str | None, backend: str) -> bool:
+    """A reason sends ``auto`` to the reference, and is an error for who asked by name."""
+    if reason is not None and backend != "auto":
+        raise ValueError(f"backend={backend!r} cannot answer this call: {reason}; backend='auto' chooses one that can.")
+    return reason is not None
+
+
+def refuse(reason: str, backend: str) -> None:
+    """Nothing, for ``auto``; an error for who asked by name."""
+    _refused(reason, backend)
+
+
+@functools.cache
+def _say_once(reason: str) -> None:
+    _log.info("sinksort: fused kernels are not used, since %s", reason)
+
+
+def _unfit(
+    x: Tensor, eps: float | Tensor, cost: Cost, squash: Squash, solver: Solver, constants: tuple[Any, ...]
+) -> str | None:
+    if x.dtype not in _SINGLE:
+        return f"its kernels compute in single precision, and x is {x.dtype}"
+    if not isinstance(solver, Newton) or solver != Newton():
+        return f"its kernels have their own solver, and solver={solver!r} asks for another"
+    if not isinstance(cost, (int, float)) or cost != 2:
+        return f"its kernels know the squared cost only, and cost={cost!r}"
+    if squash is not None and (not isinstance(squash, str) or squash not in INCREASING_MAPS):
+        return "its kernels know the squashes 'sigmoid', 'arctan' and None"
+    if isinstance(eps, Tensor):
+        return "its kernels want eps as a number, and it is a tensor"
+    if any(isinstance(t, Tensor) and (t.requires_grad or _has_tangent(t)) for t in constants):
+        return "its kernels differentiate in x only, and another argument requires a gradient"
+    return "its kernels have no forward-mode derivative" if _in_forward_mode(x) else None
+
+
+def _has_tangent(t: Tensor) -> bool:
+    return forward_ad.unpack_dual(t).tangent is not None if _forward_mode_on() else False
+
+
+def _in_forward_mode(x: Tensor) -> bool:
+    if torch.compiler.is_compiling():
+        return False
+    if torch._C._functorch.maybe_current_level() is None:
+        return _has_tangent(x)
+    interpreters: Callable[[], list[Any]] = torch._functorch.pyfunctorch.retrieve_all_functorch_interpreters
+    return any(each.key() == torch._C._functorch.TransformType.Jvp for each in interpreters())
+
+
+def _forward_mode_on() -> bool:
+    return forward_ad._current_level >= 0

@@ -1,0 +1,257 @@
+"""The operators as kernels answer them: their targets, the ask, and the answer in the shape of x.
+
+Each function returns None when the reference is to answer: because no kernels fit, or because an argument is wrong,
+which the reference says better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._checks import require_non_negative
+from ..costs import Cost
+from ..problem import as_rows, entropy, existing, like_rows, target_rows
+from ..solvers import Solver
+from ..squash import Squash
+from . import ops
+from .asks import Ask
+from .choice import able, chosen, refuse
+from .tables import MOST_TARGETS, Targets, by_rule, default_targets, membership_targets, nodes_for
+
+
+def ranks(
+    x: Tensor,
+    *,
+    dim: int,
+    descending: bool,
+    weights: Tensor | None,
+    mask: Tensor | None,
+    targets: Tensor | None,
+    target_weights: Tensor | None,
+    num_targets: int | None,
+    eps: float | Tensor,
+    cost: Cost,
+    squash: Squash,
+    solver: Solver,
+    backend: str,
+) -> Tensor | None:
+    name = chosen(x, eps, cost, squash, solver, backend, weights, targets, target_weights)
+    if name is None:
+        return None
+    rows = as_rows(x, dim)
+    plain = targets is None and target_weights is None and mask is None
+    if plain and by_rule(m := _count(rows, num_targets), _number(eps)):
+        at = default_targets(rows.shape[-1], m, nodes_for(_number(eps)), descending, x.device)
+    else:
+        several = _targets(x, rows, dim, mask, targets, target_weights, num_targets, descending, backend)
+        if several is None:
+            return None
+        at = several
+    return _pulled(x, rows, dim, weights, mask, at, eps, squash, name, backend)
+
+
+def sorts(
+    x: Tensor,
+    *,
+    dim: int,
+    descending: bool,
+    weights: Tensor | None,
+    mask: Tensor | None,
+    targets: Tensor | None,
+    target_weights: Tensor | None,
+    num_targets: int | None,
+    eps: float | Tensor,
+    cost: Cost,
+    squash: Squash,
+    solver: Solver,
+    backend: str,
+) -> Tensor | None:
+    name = chosen(x, eps, cost, squash, solver, backend, weights, targets, target_weights)
+    if name is None:
+        return None
+    rows = as_rows(x, dim)
+    if mask is not None:
+        refuse("its kernels sort rows without padding only", backend)
+        return None
+    at = _targets(x, rows, dim, mask, targets, target_weights, num_targets, descending, backend)
+    if at is None:
+        return None
+    out = _pushed(x, rows, dim, weights, mask, at, eps, squash, name, backend)
+    if out is None:
+        return None
+    out = out.flip(-1) if descending else out
+    return out.reshape(*rows.shape[:-1], -1).to(x.dtype).movedim(-1, dim)
+
+
+def memberships(
+    x: Tensor,
+    k: float | Tensor,
+    share: Callable[[], Tensor],
+    *,
+    dim: int,
+    largest: bool,
+    weights: Tensor | None,
+    mask: Tensor | None,
+    eps: float | Tensor,
+    cost: Cost,
+    squash: Squash,
+    solver: Solver,
+    backend: str,
+) -> Tensor | None:
+    """``share()`` is k/n, (..., 1), after checking k."""
+    name = chosen(x, eps, cost, squash, solver, backend, weights, k)
+    if name is None:
+        return None
+    rows = as_rows(x, dim)
+    n = rows.shape[-1]
+    if isinstance(k, (int, float)) and not isinstance(k, bool) and 0 <= k <= n and mask is None:
+        at = membership_targets(float(k) / n, largest, x.device)
+    else:
+        ends = membership_targets(0.5, largest, x.device)
+        of_all = share().reshape(-1, 1).float()
+        b = torch.cat([1.0 - of_all, of_all] if largest else [of_all, 1.0 - of_all], dim=-1)
+        at = Targets(ends.y, b, ends.phi)
+    return _pulled(x, rows, dim, weights, mask, at, eps, squash, name, backend)
+
+
+def quantiles(
+    x: Tensor,
+    q: float | Sequence[float] | Tensor,
+    fillers: Tensor,
+    *,
+    dim: int,
+    weights: Tensor | None,
+    mask: Tensor | None,
+    eps: float | Tensor,
+    cost: Cost,
+    squash: Squash,
+    solver: Solver,
+    backend: str,
+) -> Tensor | None:
+    """(levels, ...), not yet masked. ``fillers``: the target weights (levels, ..., 3)."""
+    name = chosen(x, eps, cost, squash, solver, backend, weights, q)
+    if name is None:
+        return None
+    rows = as_rows(x, dim)
+    shape = (len(fillers), *rows.shape)
+    y = default_targets(rows.shape[-1], 3, None, False, x.device).y
+    at = Targets(y, fillers.expand(*shape[:-1], 3).reshape(-1, 3).float(), y)
+    if weights is not None:
+        weights = like_rows(weights, x, dim, "weights").expand(shape)
+    if mask is not None:
+        mask = like_rows(mask, x, dim, "mask").expand(shape)
+    out = _pushed(rows.expand(shape), rows.expand(shape), -1, weights, mask, at, eps, squash, name, backend)
+    return None if out is None else out[:, 1].reshape(shape[:-1]).to(x.dtype)
+
+
+# ---- parts
+
+
+def _number(eps: float | Tensor) -> float:
+    """eps after its checks; ``chosen`` lets numbers pass only."""
+    entropy(eps, (), torch.device("cpu"), torch.float32)
+    return float(eps)
+
+
+def _count(rows: Tensor, num_targets: int | None) -> int:
+    return rows.shape[-1] if num_targets is None else num_targets
+
+
+def _targets(
+    x: Tensor,
+    rows: Tensor,
+    dim: int,
+    mask: Tensor | None,
+    targets: Tensor | None,
+    target_weights: Tensor | None,
+    num_targets: int | None,
+    descending: bool,
+    backend: str,
+) -> Targets | None:
+    """Targets one by one: the default ones or those given; None if there are too many."""
+    given = targets if targets is not None else target_weights
+    m = given.shape[-1] if isinstance(given, Tensor) and given.ndim else _count(rows, num_targets)
+    if m > MOST_TARGETS:
+        refuse(f"its kernels take at most {MOST_TARGETS} targets one by one, and there are {m}", backend)
+        return None
+    n = rows.shape[-1]
+    if given is None and mask is None and isinstance(m, int) and m >= 1:
+        return default_targets(n, m, None, descending, x.device)
+    _, count = existing(x, dim, mask)
+    y, b, _ = target_rows(
+        rows, count, mask is not None, targets, target_weights, num_targets, descending, torch.float64
+    )
+    levels = b.flip(-1).cumsum(-1).flip(-1) if descending else b.cumsum(-1)
+    y, b, phi = (t.expand(*rows.shape[:-1], m).reshape(-1, m).float() for t in (y, b, count * levels))
+    return Targets(y, b, phi)
+
+
+def _pulled(
+    x: Tensor,
+    rows: Tensor,
+    dim: int,
+    weights: Tensor | None,
+    mask: Tensor | None,
+    at: Targets,
+    eps: float | Tensor,
+    squash: Squash,
+    name: str,
+    backend: str,
+) -> Tensor | None:
+    ask, kept = _ask(x, rows, dim, weights, mask, at, eps, squash)
+    if ask is None or not able(name, ask, backend):
+        return None
+    out = ops.pull(ask, at.phi, name).reshape(rows.shape)
+    out = out if kept is None else torch.where(kept, out, 0.0)
+    return out if rows is x else out.movedim(-1, dim)
+
+
+def _pushed(
+    x: Tensor,
+    rows: Tensor,
+    dim: int,
+    weights: Tensor | None,
+    mask: Tensor | None,
+    at: Targets,
+    eps: float | Tensor,
+    squash: Squash,
+    name: str,
+    backend: str,
+) -> Tensor | None:
+    ask, _ = _ask(x, rows, dim, weights, mask, at, eps, squash)
+    return ops.push(ask, name) if ask is not None and able(name, ask, backend) else None
+
+
+def _ask(
+    x: Tensor,
+    rows: Tensor,
+    dim: int,
+    weights: Tensor | None,
+    mask: Tensor | None,
+    at: Targets,
+    eps: float | Tensor,
+    squash: Any,
+) -> tuple[Ask | None, Tensor | None]:
+    n = rows.shape[-1]
+    if rows.numel() == 0:
+        return None, None
+    flat = rows if rows.ndim == 2 else rows.reshape(-1, n)
+    a = None
+    if weights is not None:
+        a = like_rows(weights, x, dim, "weights").reshape(-1, n).float()
+    kept, _ = existing(x, dim, mask) if mask is not None else (None, None)
+    if kept is not None:
+        # What is masked weighs nothing, and whatever stood there is gone; an empty row becomes a row of zeros.
+        live = kept.reshape(-1, n)
+        flat = torch.where(live, flat, 0.0)
+        a = torch.where(live, 1.0 if a is None else a, 0.0)
+        a = torch.where(live.any(-1, keepdim=True), a, 1.0)
+    if a is not None:
+        if weights is not None:
+            require_non_negative(a, "weights")
+        a = a / a.sum(-1, keepdim=True)
+    return Ask(flat, a, at.y, at.b, _number(eps), squash, at.m, at.last), kept
