@@ -1,0 +1,244 @@
+"""What Numba kernels share: exponentials of vectors, standardising and squashing of a row, and threads.
+
+A row is worked on in scratch arrays whose length is a multiple of 16 lanes: ``xs`` (float32) its values, ``aw``
+(float32) their weights, ``at`` (float64) the places x~. Beyond the row, xs is infinite and aw zero, so that nothing
+counts there. Places and moments are float64: squares of 1e30 do not overflow, and at small eps the logits 2 x~ y / eps
+need more digits than float32 has.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numba
+import numpy as np
+import torch
+from numba import njit
+from numpy.typing import NDArray
+
+from .numba_simd import (
+    choose,
+    highest,
+    load,
+    load64,
+    lowest,
+    narrow,
+    splat,
+    splat64,
+    store,
+    store64,
+    times_power_of_two,
+    total64,
+    widen,
+)
+
+F32 = NDArray[np.float32]
+F64 = NDArray[np.float64]
+
+SQUASH_CODES = {"sigmoid": 0, "arctan": 1, None: 2}
+_SIGMOID, _ARCTAN, _NO_SQUASH = 0, 1, 2
+
+_f = np.float32
+_LOG2E, _LN2_HIGH, _LN2_LOW, _SHIFT = _f(1.44269504), _f(0.693359375), _f(-2.12194440e-4), _f(12582912.0)
+_SMALLEST, _LARGEST, _ONE = _f(-87.0), _f(88.0), _f(1.0)
+_E2, _E3, _E4, _E5, _E6 = (_f(1.0 / math.factorial(k)) for k in range(2, 7))
+
+
+@njit(forceinline=True)
+def exp32(x: Any) -> Any:
+    """Exp of 16 float32, to 2e-7; below -87 it stays at 1.6e-38, so that nothing becomes subnormal."""
+    x = choose(x > _SMALLEST, x, splat(_SMALLEST))
+    x = choose(x < _LARGEST, x, splat(_LARGEST))
+    shifted = x * _LOG2E + _SHIFT  # the nearest integer to x / log 2 is in the lowest bits
+    n = shifted - _SHIFT
+    f = x - n * _LN2_HIGH - n * _LN2_LOW
+    p = f * _E6 + _E5
+    p = p * f + _E4
+    p = p * f + _E3
+    p = p * f + _E2
+    p = p * f + _ONE
+    p = p * f + _ONE
+    return times_power_of_two(p, shifted)
+
+
+_LOG2E_64, _LN2_HIGH_64, _LN2_LOW_64 = 1.4426950408889634, 0.6931471803691238, 1.9082149292705877e-10
+_SHIFT_64 = 1.5 * 2.0**52
+_D2, _D3, _D4, _D5, _D6, _D7, _D8, _D9, _D10, _D11, _D12 = (1.0 / math.factorial(k) for k in range(2, 13))
+
+
+@njit(forceinline=True)
+def exp64(x: Any) -> Any:
+    """Exp of 16 float64, to 3e-16; beyond 700 on either side it stays."""
+    x = choose(x > -700.0, x, splat64(-700.0))
+    x = choose(x < 700.0, x, splat64(700.0))
+    shifted = x * _LOG2E_64 + _SHIFT_64
+    n = shifted - _SHIFT_64
+    f = x - n * _LN2_HIGH_64 - n * _LN2_LOW_64
+    p = f * _D12 + _D11
+    p = p * f + _D10
+    p = p * f + _D9
+    p = p * f + _D8
+    p = p * f + _D7
+    p = p * f + _D6
+    p = p * f + _D5
+    p = p * f + _D4
+    p = p * f + _D3
+    p = p * f + _D2
+    p = p * f + 1.0
+    p = p * f + 1.0
+    return times_power_of_two(p, shifted)
+
+
+@njit(forceinline=True)
+def sigmoid64(z: Any) -> Any:
+    return splat64(1.0) / (exp64(splat64(0.0) - z) + 1.0)
+
+
+@njit(nogil=True, cache=True)
+def row_into(x: F32, first: int, n: int, xs: F32) -> bool:
+    """Copies a row into ``xs``, infinity behind it. False if it holds NaN."""
+    nan = 0
+    for i in range(n):
+        v = x[first + i]
+        xs[i] = v
+        nan += v != v
+    xs[n:] = np.inf
+    return nan == 0
+
+
+@njit(nogil=True, cache=True)
+def places(xs: F32, aw: F32, squash: int, low: float, high: float, at: F64) -> tuple[float, float, float, bool]:
+    """X~ of a row without NaN into ``at``; returns (mean, scale, weight, spread) for ``places_backward``.
+
+    As ``squash.normalize``: z = scale (x - mean), with moments over the finite values; ``weight`` is what those weigh.
+    ``spread`` says that the scale is that of the row, not the constant which stands in for a row without spread.
+    Infinite values go to the ends; without a squash these are the outermost of targets (low and high) and values.
+    """
+    N = len(at)
+    none = splat(0.0)
+    weight, moment = splat64(0.0), splat64(0.0)
+    tops, bottoms = splat(-np.inf), splat(np.inf)
+    for i in range(0, N, 16):
+        x, a = load(xs, i), load(aw, i)
+        inside = (x > -np.inf) & (x < np.inf)
+        a64 = widen(choose(inside, a, none))
+        weight = weight + a64
+        moment = moment + a64 * widen(choose(inside, x, none))
+        if squash != _NO_SQUASH:
+            inside = inside & (a > 0.0)
+        tops = choose(inside & (x > tops), x, tops)
+        bottoms = choose(inside & (x < bottoms), x, bottoms)
+    top, bottom, all_weight = highest(tops), lowest(bottoms), total64(weight)
+    if squash == _NO_SQUASH:
+        ceiling, floor = max(float(top), high), min(float(bottom), low)
+        for i in range(0, N, 16):
+            x64 = widen(load(xs, i))
+            x64 = choose(x64 < np.inf, x64, splat64(ceiling))
+            store64(at, i, choose(x64 > -np.inf, x64, splat64(floor)))
+        return 0.0, 1.0, all_weight, False
+
+    mean, scale, spread = 0.0, 1.0, False
+    if top >= bottom:  # something finite has weight
+        mean = total64(moment) / all_weight
+        if top > bottom:
+            squares = splat64(0.0)
+            for i in range(0, N, 16):
+                x, a = load(xs, i), load(aw, i)
+                inside = (x > -np.inf) & (x < np.inf)
+                centred = widen(choose(inside, x, none)) - mean
+                squares = squares + widen(choose(inside, a, none)) * centred * centred
+            variance = total64(squares) / all_weight
+            spread = variance > 0.0
+        if spread:
+            scale = 1.0 / math.sqrt(variance)
+        else:
+            mean = 0.5 * (float(top) + float(bottom))
+            size = max(abs(float(top)), abs(float(bottom)))
+            scale = (1.0 / size if size > 0.0 else 1.0) if top == bottom else 2.0 / (float(top) - float(bottom))
+    for i in range(0, N, 16):
+        z = (widen(load(xs, i)) - mean) * scale
+        z = choose(z < 1e9, z, splat64(1e9))
+        z = choose(z > -1e9, z, splat64(-1e9))
+        store64(at, i, z if squash == _ARCTAN else sigmoid64(z))
+    if squash == _ARCTAN:
+        for i in range(N):
+            at[i] = math.atan(at[i]) / math.pi + 0.5
+    return mean, scale, all_weight, spread
+
+
+@njit(nogil=True, cache=True)
+def places_backward(
+    xs: F32, aw: F32, at: F64, squash: int, mean: float, scale: float, weight: float, spread: bool, g: F32
+) -> None:
+    """The cotangent of x~, in ``g``, becomes that of x.
+
+    With g' = g dx~/dz and weights a that sum to one over the finite values, z = scale (x - mean) gives
+
+        scale (g'_i - a_i sum_k g'_k - a_i z_i sum_k g'_k z_k),
+
+    the last term only if the scale is that of the row. Infinite values get nothing.
+    """
+    N = len(at)
+    none = splat64(0.0)
+    if squash == _NO_SQUASH:
+        for i in range(0, N, 16):
+            x = load(xs, i)
+            store(g, i, choose((x > -np.inf) & (x < np.inf), load(g, i), splat(0.0)))
+        return
+    sums, with_z = none, none
+    for i in range(0, N, 16):
+        x = load(xs, i)
+        inside = (x > -np.inf) & (x < np.inf)
+        z = (widen(choose(inside, x, splat(0.0))) - mean) * scale
+        s = load64(at, i)
+        slope = s * (splat64(1.0) - s) if squash == _SIGMOID else splat64(1.0 / math.pi) / (z * z + 1.0)
+        of_z = narrow(choose(inside, widen(load(g, i)) * slope, none))
+        store(g, i, of_z)
+        sums = sums + widen(of_z)
+        with_z = with_z + widen(of_z) * choose(inside, z, none)
+    share = 1.0 / weight if weight > 0.0 else 0.0
+    sum_g, sum_gz = total64(sums) * share, total64(with_z) * share if spread else 0.0
+    for i in range(0, N, 16):
+        x = load(xs, i)
+        inside = (x > -np.inf) & (x < np.inf)
+        z = (widen(choose(inside, x, splat(0.0))) - mean) * scale
+        of_x = (widen(load(g, i)) - widen(load(aw, i)) * (z * sum_gz + sum_g)) * scale
+        store(g, i, narrow(choose(inside, of_x, none)))
+
+
+# ---- threads
+
+_busy = threading.Lock()
+_forked = False
+
+
+def _note_fork() -> None:
+    global _forked  # noqa: PLW0603
+    _forked = True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_note_fork)
+
+
+@contextmanager
+def threads(most: int) -> Iterator[int]:
+    """How many threads to work with: those of torch, at most ``most``; one where several would do harm.
+
+    Numba's threads must not be entered twice at a time (not every layer allows it, and none gains by it), nor after a
+    fork, which they do not survive.
+    """
+    count = min(most, torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)
+    if count < 2 or _forked or not _busy.acquire(blocking=False):
+        yield 1
+        return
+    try:
+        numba.set_num_threads(count)
+        yield count
+    finally:
+        _busy.release()
