@@ -19,7 +19,7 @@ from rich.console import Console
 
 from sinksort.paper import demo, figure1, figure2, figure3
 from sinksort.paper.figures import FIGURES
-from sinksort.paper.flows import draw_plan
+from sinksort.plot.flows import draw_plan
 from sinksort.paper.style import save, shades
 from sinksort.paper.truth import dense_plan
 

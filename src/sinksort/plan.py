@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -12,6 +13,9 @@ from .problem import Problem
 from .semidual import NOTHING, c_transform, log_density, log_weight, without_subnormals
 from .solvers import Newton, Sinkhorn, Solver
 from .solvers.start import staircase_potentials
+
+if TYPE_CHECKING:
+    from rich.panel import Panel
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,28 @@ class Plan:
             self.marginal_error[which],
             self.converged[which],
         )
+
+    # ---- in a prompt, a notebook and a terminal; what draws is imported when it is asked
+
+    def __repr__(self) -> str:
+        from .show import as_line
+
+        return as_line(self)
+
+    def _repr_html_(self) -> str:
+        from .show import as_html
+
+        return as_html(self)
+
+    def _repr_png_(self) -> bytes | None:
+        from .show import as_png
+
+        return as_png(self)
+
+    def __rich__(self) -> Panel:
+        from .show import as_table
+
+        return as_table(self)
 
     # ---- the two conditional distributions of the plan, rows in sorted order
 

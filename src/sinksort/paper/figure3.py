@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from .. import Plan, soft_quantile, transport
-from .flows import draw_plan
+from ..plot.flows import draw_plan
 from .style import ACCENT, HAIRLINE, INK, MUTED, TARGET, bare, look, shades
 
 # fmt: off

@@ -7,14 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Polygon, Rectangle
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from ..snapshot import Array
 
 _BAR = 0.035  # height of the bars that stand for values and targets; both lie at heights 0 and 1
 _GAP = 0.015  # between a bar and the arrows
 _HEAD = 0.07  # length of an arrow's head
-_INVISIBLE = 2e-4  # an arrow that moves less mass is thinner than ink
+_INVISIBLE = 2e-4  # an arrow that moves less mass is thinner than ink, unless there are very many of them
 
 
 def draw_plan(
@@ -26,9 +25,10 @@ def draw_plan(
     """
     starts = _stack(x, P, scale)  # within a bar, arrows leave and arrive in the order of where they come from or go
     ends = _stack(y, P.T, scale).T
+    invisible = min(_INVISIBLE, 20 * _INVISIBLE / len(x))
     for i, color in enumerate(colors):
         for j in range(len(y)):
-            if P[i, j] > _INVISIBLE:
+            if P[i, j] > invisible:
                 arrow = _arrow(starts[i, j], ends[i, j], P[i, j] * scale)
                 axes.add_patch(Polygon(arrow, closed=True, facecolor=color, edgecolor="none", alpha=0.87))
     for position, mass, color in zip(x, P.sum(1), colors, strict=True):
