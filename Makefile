@@ -1,6 +1,9 @@
 # Two commands for a fresh machine:
 #   make test    environment, lint, format, types, tests
 #   make demo    environment, then the paper's figures and tables into out/
+# and two for the documentation:
+#   make docs    environment, then the site into site/
+#   make serve   the site on a local port, built again at each change
 # The environment is .venv, made once and again only when pyproject.toml or constraints.txt change.
 
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.10 python; do \
@@ -8,10 +11,10 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.10 p
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help test lint types suite demo format clean
+.PHONY: help test lint types suite demo docs serve format clean
 
 help:
-	@sed -n '2,3s/^# *//p' Makefile
+	@sed -n '2,6s/^#   make/make/p' Makefile
 
 test: lint types suite
 
@@ -29,6 +32,12 @@ suite: $(READY)
 demo: $(READY)
 	@$(BIN)/python -m sinksort.paper demo --out out
 
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+serve: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
+
 format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -41,4 +50,4 @@ $(READY): pyproject.toml constraints.txt
 	@touch $(READY)
 
 clean:
-	rm -rf .venv out build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv out site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

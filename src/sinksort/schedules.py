@@ -24,6 +24,8 @@ from .operators import DEFAULT_SOLVER, transport
 from .solvers import Solver
 from .squash import Squash
 
+__all__ = ["EpsSchedule", "rank_spread", "suggest_eps"]
+
 Shape: TypeAlias = Literal["geometric", "linear", "cosine"]
 
 #: The mean of T' for standard normal values behind the sigmoid (see above).

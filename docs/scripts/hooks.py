@@ -1,0 +1,126 @@
+"""What happens when MkDocs builds the site, beyond Markdown.
+
+* pages that are made from something else: the API reference, the notebooks, the benchmarks;
+* code spans that name something public become links, formulas become MathML;
+* a public name without a docstring fails the build.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import formulas
+import notebooks
+import public
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+DOCS = Path(__file__).resolve().parents[1]
+BENCHMARKS = DOCS.parent / "benchmarks/results"
+
+#: Sections of the page of ``sinksort`` itself, by the module in which a name is defined.
+SECTIONS = {
+    "operators": "Operators",
+    "kantorovich": "Exact operators",
+    "plan": "Plans",
+    "smooth": "Plans",
+    "solvers": "Solvers",
+    "costs": "Costs",
+}
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Pages that are not written by hand, and new ones in the folder of guides, take their places in the menu."""
+    if missing := public.undocumented():
+        raise PluginError(f"public names without a docstring: {', '.join(missing)}")
+    guides = section(config, "Guides")
+    listed = {page for entry in guides for page in (entry.values() if isinstance(entry, dict) else [entry])}
+    written = sorted(f"guides/{path.name}" for path in (DOCS / "guides").glob("*.md"))
+    guides += [page for page in written if page not in listed]
+    section(config, "Tutorials").extend(f"notebooks/{path.stem}.md" for path in tutorials())
+    section(config, "Results").extend(f"benchmarks/{path.name}" for path in sorted(BENCHMARKS.glob("*.md")))
+    section(config, "API").extend(f"reference/{module}.md" for module in public.modules())
+    section(config, "API").append("reference/internals.md")
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """The generated pages and their pictures."""
+    pages: dict[str, str | bytes] = {"reference/internals.md": internals()}
+    for module in public.modules():
+        pages[f"reference/{module}.md"] = reference(module)
+    for path in tutorials():
+        text, pictures = notebooks.as_markdown(path)
+        pages[f"notebooks/{path.stem}.md"] = text
+        pages |= {f"notebooks/{name}": picture for name, picture in pictures.items()}
+    for path in BENCHMARKS.iterdir():
+        if path.suffix in (".md", ".png"):
+            pages[f"benchmarks/{path.name}"] = path.read_bytes() if path.suffix == ".png" else path.read_text("utf-8")
+    for uri, content in pages.items():
+        files.append(File.generated(config, uri, content=content))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
+    return markdown if page.file.src_uri.startswith("reference/") else public.linked(markdown)
+
+
+def on_page_content(html: str, **_: object) -> str:
+    return formulas.as_mathml(html)
+
+
+def tutorials() -> list[Path]:
+    """In the order in which they are to be read."""
+    return sorted((DOCS / "notebooks").glob("*.ipynb"))
+
+
+def section(config: MkDocsConfig, title: str) -> list[str | dict[str, str]]:
+    """The entries of one section of the menu."""
+    for entry in config.nav or []:
+        if isinstance(entry, dict) and title in entry:
+            entries: list[str | dict[str, str]] = entry[title]
+            return entries
+    raise PluginError(f"mkdocs.yml has no section {title!r} in its nav")
+
+
+def reference(module: str) -> str:
+    """The page of a public module: what it says of itself, a table of its names, and each of them in full."""
+    names = public.modules()[module]
+    about = "members: false, show_root_full_path: true"
+    parts = [f"---\ntitle: {module}\n---", f"::: {module}\n    options: {{{about}, heading_level: 1}}"]
+    if module == "sinksort":
+        parts.append(f"## Options\n\n::: sinksort.operators\n    options: {{{about}, show_root_heading: false}}")
+    sections: dict[str, list[str]] = {}
+    for name in names:
+        defined = public.package()[f"{module}.{name}".removeprefix("sinksort.")].canonical_path.split(".")[1]
+        title = SECTIONS.get(defined, "Checks") if module == "sinksort" else "Names"
+        sections.setdefault(title, []).append(name)
+    for title in [*dict.fromkeys(SECTIONS.values()), "Checks", "Names"]:
+        if title in sections:
+            rows = "\n".join(f"| [`{name}`][{module}.{name}] | {summary(module, name)} |" for name in sections[title])
+            parts.append(f"## {title}\n\n| | |\n|---|---|\n{rows}")
+            parts += [f"::: {module}.{name}" for name in sections[title]]
+    return "\n\n".join(parts) + "\n"
+
+
+def internals() -> str:
+    """The page of the functions behind the public names."""
+    parts = [
+        "# Behind the operators",
+        "What the page on [the mathematics](../mathematics.md) points to. It is not part of the interface and may change.",
+    ]
+    for name in public.INTERNALS:
+        part = public.package()[name.removeprefix("sinksort.")]
+        members = ", members: false" if part.is_module or part.is_class else ""
+        parts.append(f"::: {name}\n    options: {{show_root_full_path: true{members}}}")
+    return "\n\n".join(parts) + "\n"
+
+
+def summary(module: str, name: str) -> str:
+    """The first sentence of a docstring, for a table."""
+    thing = public.package()[f"{module}.{name}".removeprefix("sinksort.")]
+    text = thing.docstring.value if thing.docstring else ""
+    return re.sub(r"\s+", " ", text.split("\n\n")[0]).replace("|", "\\|").replace("``", "`")

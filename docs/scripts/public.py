@@ -1,0 +1,107 @@
+"""What is public: the modules of ``sinksort`` that have ``__all__``, and the names in it. Read from the sources."""
+
+from __future__ import annotations
+
+import functools
+import re
+from pathlib import Path
+
+import griffe
+
+ROOT = Path(__file__).resolve().parents[2]
+#: Their names are public in ``sinksort`` itself.
+ROOMS = ("sinksort.operators", "sinksort.solvers")
+#: Words of everyday language, or names that the operators have too: these link only when written in full.
+IN_FULL = ("sinksort.relaxations", "sinksort.distributed", "sinksort.streaming")
+#: A code span that is nothing but a name, or a call of it; not one that is a link already.
+SPAN = re.compile(r"(?<![\[`\w])(`{1,2})([A-Za-z_][\w.]*)(\([^`]*\))?\1(?![\]`])")
+FENCE = re.compile(r"^\s*(```|~~~)")
+
+
+@functools.cache
+def package() -> griffe.Module:
+    module = griffe.load("sinksort", search_paths=[ROOT / "src"], resolve_aliases=True)
+    assert isinstance(module, griffe.Module)
+    return module
+
+
+@functools.cache
+def modules() -> dict[str, list[str]]:
+    """Public names by public module, in the order of their ``__all__``; ``sinksort`` first."""
+    root = package()
+    inside = [part for part in root.members.values() if part.is_module and not part.name.startswith("_")]
+    public = [root, *(part for part in inside if part.path not in ROOMS)]
+    return {part.path: [str(name) for name in part.exports] for part in public if part.exports}
+
+
+@functools.cache
+def undocumented() -> list[str]:
+    """Public functions and classes, and public methods of public classes, without a docstring."""
+    missing = []
+    for module, names in modules().items():
+        for name in names:
+            thing = package()[f"{module}.{name}".removeprefix("sinksort.")]
+            if thing.is_alias:
+                thing = thing.final_target
+            if (thing.is_function or thing.is_class) and not thing.docstring:
+                missing.append(f"{module}.{name}")
+    return missing
+
+
+@functools.cache
+def link_targets() -> dict[str, str]:
+    """What a reader writes in a code span -> the anchor that documents it."""
+    targets: dict[str, str] = {}
+    for module, names in modules().items():
+        targets[module] = module
+        for name in names:
+            anchor = f"{module}.{name}"
+            targets[anchor] = anchor
+            targets[anchor.removeprefix("sinksort.")] = anchor
+            if module not in IN_FULL:
+                targets.setdefault(name, anchor)
+    for anchor in INTERNALS:
+        targets[anchor] = targets[anchor.removeprefix("sinksort.")] = anchor
+    for plan in ("Plan", "SmoothPlan"):
+        for method in package()[plan].members:
+            if not method.startswith("_"):
+                targets[f"{plan}.{method}"] = f"sinksort.{plan}.{method}"
+    return targets
+
+
+#: Behind the public names, for the page on the mathematics.
+INTERNALS = (
+    "sinksort.squash.normalize",
+    "sinksort.squash.standardize",
+    "sinksort.problem.pose",
+    "sinksort.problem.Problem",
+    "sinksort.solvers.start.staircase_potentials",
+    "sinksort.semidual",
+    "sinksort.semidual.c_transform",
+    "sinksort.semidual.log_density",
+    "sinksort.semidual.column_sums",
+    "sinksort.semidual.hessian_factor",
+    "sinksort.semidual.newton_step",
+    "sinksort.solvers.newton.newton_loop",
+    "sinksort.gradients",
+    "sinksort.gradients.attach",
+    "sinksort.rules",
+    "sinksort.grid",
+    "sinksort.banded",
+)
+
+
+def linked(text: str) -> str:
+    """Markdown in which every code span that names something public leads to where it is documented."""
+
+    def link(match: re.Match[str]) -> str:
+        anchor = link_targets().get(match[2])
+        return f"[{match[0]}][{anchor}]" if anchor else match[0]
+
+    lines, fenced = [], False
+    for line in text.split("\n"):
+        if FENCE.match(line):
+            fenced = not fenced
+        plain = fenced or line.startswith(("#", "    "))
+        lines.append(line if plain else SPAN.sub(link, line))
+    return "\n".join(lines)
