@@ -43,16 +43,16 @@ def last_backend() -> str:
     return _last.get()
 
 
-def _missing(name: str) -> str | None:
+def _missing(package: str, name: str) -> str | None:
     """What to say when the package behind a backend is not there. Found out without importing it."""
     try:
-        there = importlib.util.find_spec(name) is not None
+        there = importlib.util.find_spec(package) is not None
     except (ImportError, ValueError):
         there = False
-    return None if there else f"{name} is not installed; {_HINTS[name]}"
+    return None if there else f"{package} is not installed; {_HINTS[name]}"
 
 
-_MISSING = {name: _missing(name) for name in _FILES}
+_MISSING = {name: _missing(name, name) for name in _FILES}
 
 
 def kernels_named(name: str, ask: Ask) -> Kernels:
