@@ -1,0 +1,270 @@
+"""Long rows on the CPU: Numba kernels in several passes over each row, in pieces, for more than 2048 values.
+
+Ranks, whose targets are the nodes of a rule, go by way of a grid (``numba_long_grid``); a few targets of one's own see
+every value (``numba_long_few``).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from . import numba_long_few as few
+from . import numba_long_grid as grid
+from .asks import Answer, Ask
+from .numba_long_blocks import ARCTAN, BFLOAT16, FLOAT16, FLOAT32, IDENTITY, SIGMOID, Array, Rows
+from .numba_long_solve import DONE, SEARCH
+from .numba_long_tasks import run
+from .numba_long_values import (
+    CELLS,
+    GRID_ERROR,
+    HEAD,
+    OTHER_ERROR,
+    POISONED,
+    REPORT,
+    WIDTH,
+    conclude,
+    finish,
+    survey,
+)
+
+FINAL = False
+
+_PIECE = 1 << 15  #: values that a task works on
+_MOST_PIECES = 64
+_SCRATCH = 1 << 22  #: bytes of moments at a time: rows are worked on in groups
+_ACCEPTED = 4e-6  #: error of a grid that need not be made finer
+_MOST_TARGETS = 32  #: one by one
+_MOST_NODES = 1024  #: of a rule
+_KINDS = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16, torch.float16: FLOAT16}
+_SQUASHES = {"sigmoid": SIGMOID, "arctan": ARCTAN, None: IDENTITY}
+_NONE = Array(np.empty(0, np.float32), np.empty(0, np.uint16), FLOAT32, 0)
+
+
+def state_layout(ask: Ask) -> tuple[int, torch.dtype]:
+    """What is known of a row, and the potentials of its targets."""
+    return HEAD + ask.y.shape[-1], torch.float64
+
+
+def unable(ask: Ask) -> str | None:
+    if ask.x.device.type != "cpu":
+        return f"its kernels work on the CPU, and x is on {ask.x.device}"
+    K, most = ask.y.shape[-1], _MOST_TARGETS if ask.m is None else _MOST_NODES
+    if most < K:
+        kind = "targets one by one" if ask.m is None else "nodes of a rule"
+        return f"its kernels for rows of more than 2048 values take at most {most} {kind}, and there are {K}"
+    return None
+
+
+class _Posed(NamedTuple):
+    """An ask as kernels take it: arrays of NumPy, targets in float64."""
+
+    rows: Rows
+    y: np.ndarray  #: (R or 1, K)
+    b: np.ndarray  #: (R or 1, K) rows sum to one, now to the last bit
+    eps: np.ndarray  #: (R,)
+    R: int
+
+    @property
+    def K(self) -> int:  # noqa: N802
+        return self.y.shape[1]
+
+    @property
+    def values(self) -> int:
+        return self.R * self.rows.n
+
+    @property
+    def tasks(self) -> int:
+        return self.R * self.rows.pieces
+
+
+def _array(t: Tensor) -> Array:
+    """A tensor (R, n) as flat memory, copied only if its rows are not contiguous."""
+    t = t.detach()
+    if t.shape[1] > 1 and t.stride(1) != 1:
+        t = t.contiguous()
+    R, n = t.shape
+    stride = t.stride(0) if R > 1 else 0
+    flat = t.as_strided(((R - 1) * stride + n,), (1,))
+    if t.dtype == torch.float32:
+        return Array(flat.numpy(), _NONE.half, FLOAT32, stride)
+    return Array(_NONE.single, flat.view(torch.uint16).numpy(), _KINDS[t.dtype], stride)
+
+
+def _posed(ask: Ask) -> _Posed:
+    R, n = ask.x.shape
+    pieces = min(_MOST_PIECES, -(-n // _PIECE))
+    weights = _NONE if ask.a is None else _array(ask.a.float())
+    rows = Rows(_array(ask.x), weights, n, _SQUASHES[ask.squash], pieces)
+    y, b = ask.y.detach().double().numpy(), ask.b.detach().double().numpy()
+    if isinstance(ask.eps, Tensor):
+        eps = ask.eps.detach().double().expand(R).contiguous().numpy()
+    else:
+        eps = np.full(R, float(ask.eps))
+    return _Posed(rows, np.ascontiguousarray(y), b / b.sum(-1, keepdims=True), eps, R)
+
+
+def _rows_of(t: Tensor) -> np.ndarray:
+    return np.ascontiguousarray(t.detach().double().numpy())
+
+
+def _surveyed(posed: _Posed) -> np.ndarray:
+    """The state of rows, with what is known of them before anything is solved."""
+    state = np.zeros((posed.R, HEAD + posed.y.shape[1]))
+    reports = np.empty((posed.R, posed.rows.pieces, REPORT))
+    run(survey, posed.R * posed.rows.pieces, posed.values, posed.rows, reports)
+    conclude(0, posed.R, posed.rows, reports, posed.y, state)
+    return state
+
+
+def pull(ask: Ask, phi: Tensor) -> Answer:
+    return _pull_few(ask, phi) if ask.m is None else _pull_on_grid(ask, phi)
+
+
+def pull_backward(ask: Ask, phi: Tensor, state: Tensor, w: Tensor) -> Tensor:
+    if ask.m is None:
+        return _few_backward(ask, _rows_of(phi), state.numpy(), _array(w), pushing=False)
+    return _pull_on_grid_backward(ask, phi, state.numpy(), w)
+
+
+def push(ask: Ask) -> Answer:
+    posed = _posed(ask)
+    state = _solved(posed)
+    out = torch.empty(posed.R, posed.K)
+    partial = np.empty((posed.R, posed.rows.pieces, 2, posed.K))
+    run(few.push_sums, posed.tasks, 2.0 * posed.K * posed.values, posed.rows, state, posed.y, posed.eps, partial)
+    few.push_averages(0, posed.R, state, posed.b, partial, out.numpy())
+    return _answer(out, state)
+
+
+def push_backward(ask: Ask, state: Tensor, c: Tensor) -> Tensor:
+    b = ask.b.double().expand(c.shape)
+    phi = torch.where(b > 0, c.double() / b, 0.0)
+    return _few_backward(ask, _rows_of(phi), state.numpy(), _NONE, pushing=True)
+
+
+def _answer(out: Tensor, state: np.ndarray) -> Answer:
+    error = np.maximum(state[:, GRID_ERROR], state[:, OTHER_ERROR]).astype(np.float32)
+    return Answer(out, torch.from_numpy(state), torch.from_numpy(error))
+
+
+# ---- a few targets
+
+
+def _solved(posed: _Posed) -> np.ndarray:
+    """The state of rows, with the potentials of their few targets."""
+    K, pieces, n = posed.K, posed.rows.pieces, posed.rows.n
+    state = _surveyed(posed)
+    index = np.flatnonzero(state[:, POISONED] == 0)
+    search = np.empty((posed.R, 3 * K + SEARCH))
+    bins = int(min(max(256.0, 4.0 / posed.eps.min()), 8192, n // 4))
+    price = 2.0 * K * (K + 1) / 2
+    for some, _ in _groups(index, np.full(posed.R, float(bins)), 16 * pieces):
+        counts = np.empty((len(some), pieces, bins, 2))
+        run(few.tally, len(some) * pieces, 3.0 * len(some) * n, posed.rows, some, state, counts)
+        run(few.start, len(some), 10.0 * price * len(some) * bins, some, state, counts, posed.y, posed.b, posed.eps,
+            search)  # fmt: skip
+    while len(index):
+        partial = np.empty((len(index), pieces, K + 1, K))
+        run(few.columns, len(index) * pieces, price * len(index) * n, posed.rows, index, state, posed.y, posed.eps,
+            search, partial)  # fmt: skip
+        few.step(0, len(index), posed.rows, index, state, posed.b, search, partial)
+        index = index[search[index, 3 * K + DONE] == 0]
+    return state
+
+
+def _pull_few(ask: Ask, phi: Tensor) -> Answer:
+    posed = _posed(ask)
+    state = _solved(posed)
+    out = torch.empty_like(ask.x, memory_format=torch.contiguous_format)
+    run(few.read_pull, posed.tasks, 2.0 * posed.K * posed.values, posed.rows, state, posed.y, posed.eps,
+        _rows_of(phi), _array(out))  # fmt: skip
+    return _answer(out, state)
+
+
+def _few_backward(ask: Ask, phi: np.ndarray, state: np.ndarray, w: Array, pushing: bool) -> Tensor:
+    posed = _posed(ask)
+    K, price = posed.K, 2.0 * posed.K * posed.values
+    out = torch.empty_like(ask.x, memory_format=torch.contiguous_format)
+    wide = out if out.dtype == torch.float32 else torch.empty_like(out, dtype=torch.float32)
+    g = _array(wide)
+    partial, sums = np.empty((posed.R, posed.rows.pieces, K + 1, K)), np.empty((posed.R, posed.rows.pieces, 2))
+    multipliers = np.empty((posed.R, K))
+    run(few.pulls, posed.tasks, price, posed.rows, state, posed.y, posed.eps, phi, w, pushing, partial)
+    few.multipliers(0, posed.R, state, posed.b, partial, multipliers)
+    run(few.read_backward, posed.tasks, price, posed.rows, state, posed.y, posed.eps, phi, w, pushing, multipliers, g,
+        sums)  # fmt: skip
+    run(finish, posed.tasks, 1.0 * posed.values, posed.rows, np.arange(posed.R), state, sums, g, _array(out))
+    return out
+
+
+# ---- ranks on a grid
+
+
+def _groups(index: np.ndarray, cells: np.ndarray, bytes_per_cell: int) -> list[tuple[np.ndarray, int]]:
+    """Rows in groups whose moments fit in the scratch memory, and the most cells that one of a group has."""
+    groups = []
+    while len(index):
+        most = np.maximum.accumulate(cells[index])
+        fits = max(1, int((most * np.arange(1, len(index) + 1) * bytes_per_cell <= _SCRATCH).sum()))
+        groups.append((index[:fits], int(most[fits - 1])))
+        index = index[fits:]
+    return groups
+
+
+def _pull_on_grid(ask: Ask, phi: Tensor) -> Answer:
+    posed = _posed(ask)
+    rows, n, pieces = posed.rows, posed.rows.n, posed.rows.pieces
+    state = _surveyed(posed)
+    out = torch.empty_like(ask.x, memory_format=torch.contiguous_format)
+    ends = np.zeros((1, 0, posed.y.shape[1])) if ask.last is None else _rows_of(ask.last)
+    levels, answers = _rows_of(phi), _array(out)
+    grid.lay_grid(0, posed.R, state, posed.eps)
+    todo = np.arange(posed.R)
+    small = 2.0 * posed.y.shape[1] ** 2  # nanoseconds for each node of a grid, at a guess
+    while len(todo):
+        late = []
+        for index, cells in _groups(todo, state[:, CELLS], 32 * pieces):
+            moments = np.empty((len(index), pieces, cells, 4))
+            run(grid.spread, len(index) * pieces, 3.0 * len(index) * n, rows, index, state, _NONE, moments)
+            run(grid.solve, len(index), small * cells * len(index), index, state, moments, posed.y, posed.b, levels,
+                ends, posed.eps)  # fmt: skip
+            run(grid.read, len(index) * pieces, 3.0 * len(index) * n, rows, index, state, moments, answers)
+            late.append(_refined(index, state, n))
+        todo = np.concatenate(late)
+    return _answer(out, state)
+
+
+def _refined(index: np.ndarray, state: np.ndarray, n: int) -> np.ndarray:
+    """Rows that a finer grid will help, with that grid."""
+    late = index[(state[index, GRID_ERROR] > _ACCEPTED) & (state[index, OTHER_ERROR] <= _ACCEPTED)]
+    if not len(late):
+        return late
+    excess = np.minimum(state[late, GRID_ERROR] / _ACCEPTED, 4.0**4)  # a grid of fourth order; no blind leap
+    factor = 2.0 ** np.maximum(1.0, np.ceil(np.log2(excess) / 4.0))
+    late = late[(fits := state[late, CELLS] * factor <= min(grid.MOST_CELLS, n))]
+    state[late, CELLS] *= factor[fits]
+    state[late, WIDTH] /= factor[fits]
+    return late
+
+
+def _pull_on_grid_backward(ask: Ask, phi: Tensor, state: np.ndarray, w: Tensor) -> Tensor:
+    posed = _posed(ask)
+    rows, n, pieces = posed.rows, posed.rows.n, posed.rows.pieces
+    carried, levels = _array(w), _rows_of(phi)
+    out = torch.empty_like(ask.x, memory_format=torch.contiguous_format)
+    wide = out if out.dtype == torch.float32 else torch.empty_like(out, dtype=torch.float32)
+    g, answers = _array(wide), _array(out)
+    small = 2.0 * posed.y.shape[1] ** 2
+    for index, cells in _groups(np.arange(posed.R), state[:, CELLS], 64 * pieces):
+        moments, sums = np.empty((len(index), pieces, cells, 8)), np.empty((len(index), pieces, 2))
+        tasks, values = len(index) * pieces, len(index) * n
+        run(grid.spread, tasks, 4.0 * values, rows, index, state, carried, moments)
+        run(grid.solve_backward, len(index), small * cells * len(index), index, state, moments, posed.y, posed.b,
+            levels, posed.eps)  # fmt: skip
+        run(grid.read_backward, tasks, 4.0 * values, rows, index, state, moments, carried, g, sums)
+        run(finish, tasks, 1.0 * values, rows, index, state, sums, g, answers)
+    return out

@@ -1,0 +1,274 @@
+"""The potentials of K targets, for sources that stand for themselves or for very many values.
+
+With c_j the potential of target j (its weight included) and d_j = 2 y_j / eps, the plan of a source at x is
+
+    p_j(x) = exp(c_j + d_j x) / (the same summed over j):       -(y_j - x)^2 / eps  without what all targets share.
+
+Newton's step solves L step = b - s for the column sums s, with the graph Laplacian L of the weights
+sum_i a_i p_ij p_ik between targets j and k. Eliminated target by target, pivots are sums of positive weights: nothing
+is ever subtracted (Grassmann, Taksar and Heyman), so the step is accurate however loosely two groups of targets hang
+together. The line search is that of ``solvers.newton``: by slopes.
+
+A point is near enough when Newton's decrement (b - s) . step = sum_i a_i Var_i(step) says so: no single source of
+weight 1/n can then see its plan change by more than the square root of n times that, and the step is still taken.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+
+from .numba_long_blocks import EXACT, SUMS, exp
+
+#: n times the decrement at which the last step is taken; what remains after it is of the order of this.
+NEAR = 1e-8
+_ROUNDING = 1e-13  # of column sums
+_LARGEST_STEP = 5.0
+_NEGLIGIBLE = 1e-18  # what a whole block sends to a target
+_SAME_MASS = 1e-9  # see solvers.start
+_ABSENT = -1e30  # the potential of a slot without a target
+MOST_STEPS = 60
+
+# Columns of a search, after point, base and direction (K each).
+_LENGTH, _SLOPE, _STEPS, DECREMENT, DONE = 0, 1, 2, 3, 4
+SEARCH = 5
+
+
+@njit(**SUMS)
+def plan_of(x: np.ndarray, count: int, c: np.ndarray, d: np.ndarray, K: int, p: np.ndarray, work: np.ndarray) -> None:
+    """p (K, block) for sources x; work: (2, block)."""
+    if K == 2:
+        p0, p1 = p[0], p[1]
+        rise, slope = c[1] - c[0], d[1] - d[0]
+        for i in range(count):
+            logit = rise + slope * x[i]
+            e = exp(-abs(logit))
+            larger = 1.0 / (1.0 + e)
+            smaller = e * larger
+            p0[i] = smaller if logit > 0.0 else larger
+            p1[i] = larger if logit > 0.0 else smaller
+        return
+    total, top = work[0], work[1]
+    for i in range(count):
+        total[i] = 0.0
+        top[i] = c[0] + d[0] * x[i]
+    for j in range(1, K):
+        c_j, d_j = c[j], d[j]
+        for i in range(count):
+            logit = c_j + d_j * x[i]
+            top[i] = logit if logit > top[i] else top[i]
+    for j in range(K):
+        c_j, d_j, row = c[j], d[j], p[j]
+        for i in range(count):
+            e = exp(c_j + d_j * x[i] - top[i])
+            total[i] += e
+            row[i] = e
+    for i in range(count):
+        total[i] = 1.0 / total[i]
+    for j in range(K):
+        row = p[j]
+        for i in range(count):
+            row[i] *= total[i]
+
+
+@njit(**SUMS)
+def dot(a: np.ndarray, b: np.ndarray, count: int) -> float:
+    total = 0.0
+    for i in range(count):
+        total += a[i] * b[i]
+    return total
+
+
+@njit(**SUMS)
+def add_columns(
+    p: np.ndarray, a: np.ndarray, count: int, K: int, s: np.ndarray, S: np.ndarray, live: np.ndarray, work: np.ndarray
+) -> None:
+    """Add a block's column sums to s (K,), and its weights between targets to S (K, K), below the diagonal."""
+    lives = 0
+    sent = work[0]
+    for j in range(K):
+        row, reached, total = p[j], 0.0, 0.0
+        for i in range(count):
+            here = a[i] * row[i]
+            sent[i] = here
+            total += here
+            reached += row[i]
+        if reached < _NEGLIGIBLE:
+            continue
+        s[j] += total
+        for k in range(lives):
+            S[j, live[k]] += dot(sent, p[live[k]], count)
+        live[lives] = j
+        lives += 1
+
+
+@njit(**SUMS)
+def solve_laplacian(S: np.ndarray, t: np.ndarray, K: int) -> None:
+    """t becomes the solution of L t' = t whose first entry is 0; S holds the weights, below the diagonal, and is lost.
+
+    The sum of t must be zero. Where nothing connects a target to those before it, its entry is 0.
+    """
+    for k in range(K - 1, 0, -1):
+        weights = S[k]
+        pivot = 0.0
+        for j in range(k):
+            weights[j] = weights[j] if weights[j] > 0.0 else 0.0  # masses on a grid may be slightly negative
+            pivot += weights[j]
+        S[k, k] = pivot
+        if pivot < 1e-290:
+            continue
+        for j in range(k):
+            share = weights[j] / pivot
+            if share == 0.0:
+                continue
+            t[j] += share * t[k]
+            row = S[j]
+            for i in range(j):
+                row[i] += share * weights[i]
+    t[0] = 0.0
+    for k in range(1, K):
+        t[k] = (t[k] + dot(S[k], t, k)) / S[k, k] if S[k, k] >= 1e-290 else 0.0
+
+
+@njit(**EXACT)
+def slopes_of(y: np.ndarray, eps: float, K: int) -> np.ndarray:
+    """(K,): the d_j."""
+    d = np.empty(K)
+    for j in range(K):
+        d[j] = 2.0 * y[j] / eps
+    return d
+
+
+@njit(**SUMS)
+def means(p: np.ndarray, v: np.ndarray, K: int, count: int, out: np.ndarray) -> None:
+    """Averages of v (K,) over the targets of each source."""
+    for i in range(count):
+        out[i] = 0.0
+    for j in range(K):
+        row, v_j = p[j], v[j]
+        for i in range(count):
+            out[i] += row[i] * v_j
+
+
+@njit(**SUMS)
+def add_pulls(
+    p: np.ndarray, w: np.ndarray, v: np.ndarray, v_mean: np.ndarray, K: int, count: int, t: np.ndarray
+) -> None:
+    """Add sum_i w_i p_ij (v_j - its mean) to t (K,)."""
+    for j in range(K):
+        row, v_j, total = p[j], v[j], 0.0
+        for i in range(count):
+            total += w[i] * row[i] * (v_j - v_mean[i])
+        t[j] += total
+
+
+@njit(**EXACT)
+def begin(c: np.ndarray, K: int, search: np.ndarray) -> None:
+    """A search from potentials c (K,); search: (3 K + SEARCH,)."""
+    for k in range(len(search)):
+        search[k] = c[k] if k < K else 0.0
+    search[3 * K + _SLOPE] = math.inf
+
+
+@njit(**EXACT)
+def advance(s: np.ndarray, S: np.ndarray, b: np.ndarray, K: int, n: float, near: float, search: np.ndarray) -> None:
+    """One step of a search, given what ``add_columns`` found at its point (search[:K], moved from here on)."""
+    point, base, direction, rest = search[:K], search[K : 2 * K], search[2 * K : 3 * K], search[3 * K :]
+    residual = np.empty(K)
+    off = lost = slope_here = 0.0
+    for j in range(K):
+        residual[j] = b[j] - s[j]
+        lost += residual[j]
+    for j in range(K):
+        residual[j] -= b[j] * lost  # rounding
+        off += abs(residual[j])
+        slope_here += residual[j] * direction[j]
+    if not off > _ROUNDING:  # also if it is NaN
+        rest[DONE], rest[DECREMENT] = 1.0, 0.0 if off >= 0 else math.inf
+        return
+    rest[_STEPS] += 1
+    slope = rest[_SLOPE]
+    if slope_here < -0.5 * slope:  # the maximum along the step was passed
+        rest[_LENGTH] *= slope / (slope - slope_here)
+        for j in range(K):
+            point[j] = base[j] + rest[_LENGTH] * direction[j]
+    else:
+        for j in range(K):
+            base[j], direction[j] = point[j], residual[j]
+        solve_laplacian(S, direction, K)
+        level = decrement = rises = 0.0
+        for j in range(K):
+            level += b[j] * direction[j]
+        for j in range(K):
+            direction[j] -= level
+            decrement += residual[j] * direction[j]
+        largest = 0.0
+        for j in range(K):
+            if b[j] == 0.0:
+                direction[j] = 0.0
+            direction[j] = min(max(direction[j], -_LARGEST_STEP), _LARGEST_STEP)
+            largest = max(largest, abs(direction[j]))
+            rises += residual[j] * direction[j]
+        if not rises > 0:  # Sinkhorn's own step always rises
+            rises = 0.0
+            for j in range(K):
+                direction[j] = -math.log(max(s[j] / b[j], 1e-30)) if b[j] > 0 else 0.0
+                rises += residual[j] * direction[j]
+        rest[_LENGTH], rest[_SLOPE], rest[DECREMENT] = 1.0, rises, n * abs(decrement)
+        for j in range(K):
+            point[j] = base[j] + direction[j]
+        if rest[DECREMENT] < near and largest < _LARGEST_STEP:
+            rest[DONE] = 1.0
+    if rest[_STEPS] >= MOST_STEPS and rest[DONE] == 0:
+        rest[DONE], rest[DECREMENT] = 1.0, math.inf
+
+
+@njit(**EXACT)
+def staircase(x: np.ndarray, a: np.ndarray, count: int, b: np.ndarray, d: np.ndarray, K: int, c: np.ndarray) -> None:
+    """Potentials of the hard sort for sources x in increasing order, of weight a >= 0; see ``solvers.start``.
+
+    Where the staircase passes from one target to the next inside a source, both are equally good for it.
+    """
+    before = after = 0  # the sources in which the boundary lies, if it is read a little early, and late
+    up_to_before, up_to_after = a[0], a[0]
+    reached = potential = 0.0
+    previous = -1
+    for j in range(K):
+        if b[j] <= 0:
+            c[j] = _ABSENT
+            continue
+        if previous >= 0:
+            while up_to_before < reached - _SAME_MASS and before < count - 1:
+                before += 1
+                up_to_before += a[before]
+            while up_to_after <= reached + _SAME_MASS and after < count - 1:
+                after += 1
+                up_to_after += a[after]
+            potential -= (d[j] - d[previous]) * 0.5 * (x[before] + x[after])
+        c[j] = potential + math.log(b[j])
+        reached += b[j]
+        previous = j
+
+
+@njit(**EXACT)
+def newton(
+    x: np.ndarray, a: np.ndarray, count: int, b: np.ndarray, d: np.ndarray, K: int, n: float, near: float, c: np.ndarray
+) -> float:
+    """Move the potentials c to the solution for sources x of weight a; returns n times the last decrement."""
+    block = 64  # a target that is far from all sources of a block costs nothing
+    search, s, S, p = np.empty(3 * K + SEARCH), np.empty(K), np.empty((K, K)), np.empty((K, block))
+    work, live = np.empty((2, block)), np.empty(K, np.int64)
+    begin(c, K, search)
+    while search[3 * K + DONE] == 0:
+        s[:] = 0.0
+        S[:] = 0.0
+        for at in range(0, count, block):
+            size = min(block, count - at)
+            plan_of(x[at : at + size], size, search, d, K, p, work)
+            add_columns(p, a[at : at + size], size, K, s, S, live, work)
+        advance(s, S, b, K, n, near, search)
+    for j in range(K):
+        c[j] = search[j]
+    return search[3 * K + DECREMENT]
