@@ -1,0 +1,152 @@
+"""Long rows in Triton: a handful of launches, whatever the length; see ``asks`` for what is computed.
+
+Many targets (the nodes of a rule) go by way of a grid, ``triton_long_grid``; up to four targets one by one,
+``triton_long_few``. Nothing here looks at a value, so a CUDA graph can record it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+
+from . import triton_long_grid as grid
+from .asks import Answer, Ask
+from .triton_long_maths import CODES, moments
+
+FINAL = False
+
+_MOST_NODES = 128
+_FEW = 4
+_PROGRAMS = 528  #: chunks that all rows together are cut into: four for each multiprocessor of a large GPU
+_MOMENTS_BLOCK, _SPREAD_BLOCK, _READ_BLOCK = 2048, 256, 1024
+_STEPS = 24  #: of Newton's method; six are ordinary
+_HEAD = grid.HEAD.value
+_CELLS = grid.CELLS.value
+
+
+def unable(ask: Ask) -> str | None:
+    K = ask.y.shape[-1]
+    if ask.m is None and K > _FEW:
+        return f"long rows take at most {_FEW} targets one by one, and there are {K}"
+    if K > _MOST_NODES:
+        return f"its kernels take at most {_MOST_NODES} nodes, and there are {K}"
+    return None
+
+
+class _Sizes(NamedTuple):
+    K: int
+    KP: int  #: K, padded
+    HI: int  #: nine times as many cells
+    UP: int  #: nodes, padded
+    BU: int  #: nodes at a time
+
+    @property
+    def state(self) -> int:
+        return _HEAD + 2 * self.KP + 3 * self.UP
+
+
+def _sizes(ask: Ask) -> _Sizes:
+    """A rule of K nodes is made for functions as smooth as 3/K; a grid of 3 K cells and eight points is as good."""
+    K = ask.y.shape[-1]
+    HI = 16 if K <= 48 else 32
+    return _Sizes(K, max(16, triton.next_power_of_2(K)), HI, triton.next_power_of_2(_CELLS * HI + 7), 32)
+
+
+def _cut(R: int, n: int, block: int) -> tuple[int, int]:
+    """How many chunks a row is cut into, and how many blocks each of them has."""
+    blocks = triton.cdiv(n, block)
+    tiles = triton.cdiv(blocks, min(blocks, max(1, _PROGRAMS // R)))
+    return triton.cdiv(blocks, tiles), tiles
+
+
+def _row_stride(t: Tensor) -> int:
+    return 0 if len(t) == 1 else t.stride(0)
+
+
+def _of_eps(ask: Ask) -> tuple[float, Tensor, bool]:
+    """As a number, as rows, and which of the two it is."""
+    return (0.0, ask.eps, True) if isinstance(ask.eps, Tensor) else (ask.eps, ask.y, False)
+
+
+def _strides(t: Tensor | None, like: Tensor) -> tuple[Tensor, int, int]:
+    t = like if t is None else t
+    return t, t.stride(0), t.stride(1)
+
+
+def state_layout(ask: Ask) -> tuple[int, torch.dtype]:
+    return _sizes(ask).state, torch.float32
+
+
+def pull(ask: Ask, phi: Tensor) -> Answer:
+    x, n, R = ask.x, ask.x.shape[1], len(ask.x)
+    K, KP, HI, UP, BU = sizes = _sizes(ask)
+    code, weighted = CODES[ask.squash], ask.a is not None
+    of_x, of_a = _strides(x, x), _strides(ask.a, x)
+    y_row, b_row = _row_stride(ask.y), _row_stride(ask.b)
+    last = ask.y if ask.last is None else ask.last
+    eps, eps_rows, by_row = _of_eps(ask)
+
+    G, tiles = _cut(R, n, _MOMENTS_BLOCK)
+    GP = triton.next_power_of_2(G)
+    stats = x.new_empty(R * G * 8, dtype=torch.float64)
+    moments[(R * G,)](
+        *of_x, *of_a, ask.y, y_row, K, stats, n, tiles, G, SQUASH=code, WEIGHTED=weighted, BLOCK=_MOMENTS_BLOCK
+    )
+    # Both kernels see the same partial moments; masses are cut in as many chunks, of the same values.
+    masses = x.new_empty(R * G * 16 * HI * (1 + weighted), dtype=torch.float32)
+    grid.spread[(R * G,)](
+        *of_x, *of_a, stats, masses, n, tiles * (_MOMENTS_BLOCK // _SPREAD_BLOCK), G,
+        SQUASH=code, WEIGHTED=weighted, HI=HI, GP=GP, BLOCK=_SPREAD_BLOCK,
+    )  # fmt: skip
+    state = x.new_empty(R, sizes.state, dtype=torch.float32)
+    error = x.new_empty(R, dtype=torch.float32)
+    scratch = x.new_empty(R * (32 * HI + 2 * UP), dtype=torch.float32)
+    grid.solve[(R,)](
+        stats, masses, ask.y, y_row, ask.b, b_row, phi, _row_stride(phi), last, _row_stride(last), eps, eps_rows,
+        state, error, scratch, n, G, _STEPS,
+        K=K, KP=KP, HI=HI, UP=UP, BU=BU, GP=GP, GB=min(16, GP), SQUASH=code, WEIGHTED=weighted, EPS_ROWS=by_row,
+        num_warps=8,
+    )  # fmt: skip
+    out = torch.empty_like(x, memory_format=torch.contiguous_format)
+    blocks = triton.cdiv(n, _READ_BLOCK)
+    grid.read[(R * blocks,)](
+        *of_x, state, sizes.state, out, n, blocks, KP=KP, HI=HI, SQUASH=code, BLOCK=_READ_BLOCK
+    )
+    return Answer(out, state, error)
+
+
+def pull_backward(ask: Ask, phi: Tensor, state: Tensor, w: Tensor) -> Tensor:
+    x, n, R = ask.x, ask.x.shape[1], len(ask.x)
+    K, KP, HI, UP, BU = sizes = _sizes(ask)
+    code, weighted = CODES[ask.squash], ask.a is not None
+    of_x, of_a, of_w = _strides(x, x), _strides(ask.a, x), _strides(w, x)
+    eps, eps_rows, by_row = _of_eps(ask)
+
+    G, tiles = _cut(R, n, _READ_BLOCK)
+    GP = triton.next_power_of_2(G)
+    masses = x.new_empty(R * G * 16 * HI, dtype=torch.float32)
+    grid.spread_cotangents[(R * G,)](
+        *of_x, *of_w, state, sizes.state, masses, n, tiles * (_READ_BLOCK // _SPREAD_BLOCK), G,
+        SQUASH=code, HI=HI, BLOCK=_SPREAD_BLOCK,
+    )  # fmt: skip
+    scratch = x.new_empty(R * (16 * HI + UP), dtype=torch.float32)
+    grid.solve_backward[(R,)](
+        masses, ask.y, _row_stride(ask.y), ask.b, _row_stride(ask.b), phi, _row_stride(phi), eps, eps_rows, state,
+        scratch, G, K=K, KP=KP, HI=HI, UP=UP, BU=BU, GB=min(16, GP), SQUASH=code, EPS_ROWS=by_row, num_warps=8,
+    )  # fmt: skip
+    sums = x.new_empty(R * G * 2, dtype=torch.float64)
+    if code:
+        grid.sum_back[(R * G,)](
+            *of_x, *of_a, *of_w, state, scratch, sums, eps, eps_rows, n, tiles, G,
+            KP=KP, HI=HI, UP=UP, SQUASH=code, WEIGHTED=weighted, EPS_ROWS=by_row, BLOCK=_READ_BLOCK,
+        )  # fmt: skip
+    out = torch.empty_like(x, memory_format=torch.contiguous_format)
+    blocks = triton.cdiv(n, _READ_BLOCK)
+    grid.read_back[(R * blocks,)](
+        *of_x, *of_a, *of_w, state, scratch, sums, eps, eps_rows, out, n, blocks, G,
+        KP=KP, HI=HI, UP=UP, GP=GP, SQUASH=code, WEIGHTED=weighted, EPS_ROWS=by_row, BLOCK=_READ_BLOCK,
+    )  # fmt: skip
+    return out

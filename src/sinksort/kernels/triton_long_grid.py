@@ -1,0 +1,537 @@
+"""Long rows onto many targets, in Triton: by way of a grid, as ``grid`` and ``smooth`` do it.
+
+The interval that holds x~ is cut into 9 HI cells; a value in cell k is spread to the eight nodes k, ..., k + 7 (three lie
+beyond each end) with the weights of interpolation. The masses at the nodes are sums over all values of a product of two
+things that depend on few bits of k each: with k = 9 h + l, node 9 h + r receives the weight r - l of values whose h is h.
+So a block of values is two thin matrices, (16, BLOCK) and (BLOCK, HI), and their product is the block's share of all
+masses: tensor cores scatter, exactly (a single is the sum of two numbers of theirs) and always in the same order.
+
+Forward: moments, spread, solve, read. Backward: spread the cotangents, solve, sum what the standardisation needs, read.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton
+import triton.language as tl
+
+from .triton_long_maths import is_finite, keep, kept, load_row, load_weight, placed, row_facts
+
+CELLS = tl.constexpr(9)  #: for each value of h; 16 less the seven nodes that a cell reaches beyond itself
+
+# A state: the facts of the row as pairs of singles, then tables.
+MEAN, STD, WEIGHT, CONSTANT, LEAST, STEP = (tl.constexpr(i) for i in (0, 2, 4, 6, 7, 8))
+HEAD = tl.constexpr(16)
+
+
+@triton.jit
+def located(xi: Any, least: Any, step: Any, HI: tl.constexpr) -> Any:
+    """Cell, and place in it counted from its node 0: 3 to 4, up to rounding. NaN stays."""
+    position = (xi - least) / step
+    cell = tl.floor(position).to(tl.int32)
+    cell = tl.minimum(tl.maximum(cell, 0), CELLS * HI - 1)
+    u = position - cell.to(tl.float32) + 3.0
+    u = tl.where(u > 5.0, 5.0, u)  # what is not there may be anywhere
+    return cell, tl.where(u < 2.0, 2.0, u)
+
+
+@triton.jit
+def row_product(value: Any, flag: Any, total: Any) -> Any:
+    """value @ flag + total for flags of 0 and 1, to single precision from a unit that multiplies eleven bits."""
+    high = (value.to(tl.int32, bitcast=True) & -8192).to(tl.float32, bitcast=True)
+    total = tl.dot(high, flag, total, input_precision="tf32")
+    return tl.dot(value - high, flag, total, input_precision="tf32")
+
+
+@triton.jit
+def spread_block(cell: Any, u: Any, weight: Any, total: Any, HI: tl.constexpr) -> Any:
+    """Add the masses (16, HI) of a block of values at places u of their cells."""
+    h = cell // CELLS
+    j = tl.arange(0, 16)[:, None] - (cell - CELLS * h)[None, :]
+    product = u
+    for node in tl.static_range(1, 8):
+        product *= u - node
+    away = u[None, :] - j.to(tl.float32)
+    # The weight of node j is product / (u - j) / ((-1)^(7 - j) j! (7 - j)!).
+    from_middle = tl.abs(2 * j - 7)
+    choose = tl.where(from_middle == 1, 35.0, tl.where(from_middle == 3, 21.0, tl.where(from_middle == 5, 7.0, 1.0)))
+    choose = tl.where(j % 2 == 0, -choose, choose) * (1.0 / 5040.0)
+    at_node = tl.where(away == 0.0, 1.0, product[None, :] * choose / tl.where(away == 0.0, 1.0, away))
+    value = tl.where((j >= 0) & (j < 8), at_node * weight[None, :], 0.0)
+    flag = (h[:, None] == tl.arange(0, HI)[None, :]).to(tl.float32)
+    return row_product(value, flag, total)
+
+
+@triton.jit
+def spread(
+    x: Any, x_row: Any, x_step: Any, a: Any, a_row: Any, a_step: Any, stats: Any, masses: Any, n: Any, tiles: Any, G: Any,
+    SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, HI: tl.constexpr, GP: tl.constexpr, BLOCK: tl.constexpr,
+) -> None:  # fmt: skip
+    """One chunk's masses at the nodes, (16, HI); with weights also where there are values at all."""
+    pid = tl.program_id(0)
+    row, g = pid // G, pid % G
+    mean, std, _, _, least, most, _ = row_facts(stats, row, G, SQUASH, GP)
+    lowest, step = interval(least, most, HI)
+    total = tl.zeros((16, HI), tl.float32)
+    present = tl.zeros((16, HI), tl.float32)
+    for tile in range(tiles):
+        at = (g.to(tl.int64) * tiles + tile) * BLOCK + tl.arange(0, BLOCK)
+        xi, _, _ = placed(load_row(x, row, at, x_row, x_step, n), mean, std, most, SQUASH, True)
+        weight = load_weight(a, row, at, a_row, a_step, n, WEIGHTED)
+        cell, u = located(xi, lowest, step, HI)
+        total = spread_block(cell, u, weight, total, HI)
+        if WEIGHTED:
+            present = spread_block(cell, u, tl.where(at < n, 1.0, 0.0), present, HI)
+    where = tl.arange(0, 16)[:, None] * HI + tl.arange(0, HI)[None, :]
+    base = masses + pid.to(tl.int64) * (16 * HI * (2 if WEIGHTED else 1))
+    tl.store(base + where, total)
+    if WEIGHTED:
+        tl.store(base + 16 * HI + where, present)
+
+
+@triton.jit
+def interval(least: Any, most: Any, HI: tl.constexpr) -> Any:
+    """Where cells begin and how wide they are, in single precision; the width of a constant row does not matter."""
+    width = most - least
+    step = tl.where(width > 1e-5, width, 1e-5) / (CELLS * HI)
+    return least.to(tl.float32), step.to(tl.float32)
+
+
+@triton.jit
+def add_up(masses: Any, row: Any, G: Any, skip: Any, scratch: Any, SIZE: tl.constexpr, GB: tl.constexpr) -> None:
+    """The masses of all chunks together, left in ``scratch``; those of one chunk are ``skip`` apart."""
+    at = tl.arange(0, SIZE)
+    total = tl.zeros((SIZE,), tl.float32)
+    for first in range(0, G, GB):
+        g = first + tl.arange(0, GB)
+        where = (row.to(tl.int64) * G + g)[:, None] * skip + at[None, :]
+        total += tl.sum(tl.load(masses + where, mask=(g < G)[:, None], other=0.0), 0)
+    tl.store(scratch + at, total)
+    tl.debug_barrier()
+
+
+@triton.jit
+def at_nodes(scratch: Any, q: Any, HI: tl.constexpr) -> Any:
+    """What ``add_up`` left for nodes q: two neighbouring h have up to seven nodes in common."""
+    h = q // CELLS
+    r = q - CELLS * h
+    first = tl.load(scratch + r * HI + h, mask=h < HI, other=0.0)
+    second = tl.load(scratch + (r + CELLS) * HI + h - 1, mask=(r < 7) & (h > 0) & (h <= HI), other=0.0)
+    return first + second
+
+
+@triton.jit
+def conditional(q: Any, psi: Any, y: Any, least: Any, step: Any, slope: Any, there: Any) -> Any:
+    """(nodes, K): p at the nodes q; ``y`` counted from the origin and ``psi`` in double precision."""
+    at = least.to(tl.float64) + (q - 3).to(tl.float64) * step.to(tl.float64)
+    logit = psi[None, :] + (slope * at)[:, None] * y[None, :]
+    logit = tl.where(there[None, :], logit, -1e300)
+    e = tl.exp((logit - tl.max(logit, 1)[:, None]).to(tl.float32))
+    return e / tl.sum(e, 1)[:, None]
+
+
+@triton.jit
+def laplacian(W: Any, KP: tl.constexpr) -> Any:
+    """diag(W 1) - W, and its diagonal before W was taken off."""
+    s = tl.sum(W, 1)
+    k = tl.arange(0, KP)
+    return tl.where(k[:, None] == k[None, :], s[:, None], 0.0) - W, s
+
+
+@triton.jit
+def conjugate_gradients(L: Any, s: Any, r: Any, there: Any, accuracy: Any, most: Any) -> Any:
+    """L^+ r up to a constant, for r that sums to zero, until the residual is ``accuracy`` times what it was."""
+    inverse = tl.where(there & (s > 0.0), 1.0 / tl.where(s > 0.0, s, 1.0), 0.0)
+    r = r - tl.sum(r) * s / tl.sum(s)
+    d = tl.zeros_like(r)
+    direction = r * inverse
+    size = tl.sum(r * direction)
+    enough = accuracy * accuracy * size
+    steps = 0
+    while (steps < most) & (size > enough):
+        image = tl.sum(L * direction[None, :], 1)
+        curvature = tl.sum(direction * image)
+        length = size / tl.where(curvature > 0.0, curvature, 1.0)
+        length = tl.where(curvature > 0.0, length, 0.0)
+        d += length * direction
+        r -= length * image
+        q = r * inverse
+        new = tl.where(curvature > 0.0, tl.sum(r * q), 0.0)
+        direction = q + (new / size) * direction
+        size = new
+        steps += 1
+    return d
+
+
+@triton.jit
+def staircase(scratch: Any, b: Any, least: Any, step: Any, total: Any, HI: tl.constexpr, KP: tl.constexpr, UP: tl.constexpr, BU: tl.constexpr) -> Any:  # fmt: skip
+    """Where the cumulative mass passes that of the first targets, for each of them: (K,) in double precision.
+
+    Masses of interpolation may be negative; smoothed over neighbours, and cut at zero, they are good enough here.
+    """
+    q = tl.arange(0, UP)
+    rough = 6.0 * at_nodes(scratch, q, HI)
+    for side in tl.static_range(1, 3):
+        factor = 4.0 if side == 1 else 1.0
+        rough += factor * at_nodes(scratch, q + side, HI)
+        rough += factor * tl.where(q >= side, at_nodes(scratch, tl.maximum(q - side, 0), HI), 0.0)
+    rough = tl.maximum(rough, 0.0)
+    reached = tl.cumsum(rough / tl.sum(rough), 0)
+    tl.store(total + q, reached)
+    tl.debug_barrier()
+    boundary = tl.cumsum(b, 0)
+    below = tl.zeros((KP,), tl.int32)
+    before = tl.zeros((KP,), tl.float32)
+    after = tl.full((KP,), 2.0, tl.float32)
+    for first in range(0, UP, BU):
+        mass = tl.load(total + first + tl.arange(0, BU))
+        less = mass[:, None] < boundary[None, :]
+        below += tl.sum(less.to(tl.int32), 0)
+        before = tl.maximum(before, tl.max(tl.where(less, mass[:, None], 0.0), 0))
+        after = tl.minimum(after, tl.min(tl.where(less, 2.0, mass[:, None]), 0))
+    part = (boundary - before) / tl.maximum(after - before, 1e-30)
+    position = tl.minimum(below, CELLS * HI + 6).to(tl.float64) - 3.5 + tl.minimum(part, 1.0).to(tl.float64)
+    return least.to(tl.float64) + step.to(tl.float64) * position
+
+
+@triton.jit
+def targets(y: Any, y_row: Any, b: Any, b_row: Any, eps: Any, eps_rows: Any, row: Any, origin: Any, K: tl.constexpr, KP: tl.constexpr, EPS_ROWS: tl.constexpr) -> Any:  # fmt: skip
+    """y from the origin in double precision, b, which of the slots are targets, and 2/eps."""
+    k = tl.arange(0, KP)
+    at = tl.load(y + row.to(tl.int64) * y_row + k, mask=k < K, other=0.0).to(tl.float64) - origin
+    share = tl.load(b + row.to(tl.int64) * b_row + k, mask=k < K, other=0.0)
+    if EPS_ROWS:
+        slope = 2.0 / tl.load(eps_rows + row).to(tl.float64)
+    else:
+        slope = tl.full((), 2.0, tl.float64) / eps
+    return at, share, share > 0.0, slope
+
+
+@triton.jit
+def origin_of(mean: Any, SQUASH: tl.constexpr) -> Any:
+    if SQUASH == 0:
+        origin = mean
+    else:
+        origin = mean * 0.0 + 0.5
+    return origin
+
+
+@triton.jit
+def solve(
+    stats: Any, masses: Any, y: Any, y_row: Any, b: Any, b_row: Any, phi: Any, phi_row: Any, last: Any, last_row: Any,
+    eps: Any, eps_rows: Any, state: Any, error: Any, scratch: Any, n: Any, G: Any, steps: Any,
+    K: tl.constexpr, KP: tl.constexpr, HI: tl.constexpr, UP: tl.constexpr, BU: tl.constexpr, GP: tl.constexpr,
+    GB: tl.constexpr, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr,
+) -> None:  # fmt: skip
+    """Newton's method for the potentials of one row, from the staircase; then tables of what is read at the values.
+
+    psi_j = gamma_j + log b_j - y_j^2/eps, so that p_ij ~ exp(psi_j + 2 x~_i y_j / eps).
+    """
+    row = tl.program_id(0)
+    mean, std, constant, weight, least, most, poison = row_facts(stats, row, G, SQUASH, GP)
+    lowest, step = interval(least, most, HI)
+    mine = scratch + row.to(tl.int64) * (32 * HI + 2 * UP)
+    skip = 16 * HI * (2 if WEIGHTED else 1)
+    add_up(masses, row, G, skip, mine, 16 * HI, GB)
+    if WEIGHTED:
+        add_up(masses + 16 * HI, row, G, skip, mine + 16 * HI, 16 * HI, GB)
+        unit = 1.0
+    else:
+        unit = 1.0 / n
+    at, share, there, slope = targets(
+        y, y_row, b, b_row, eps, eps_rows, row, origin_of(mean, SQUASH), K, KP, EPS_ROWS
+    )
+    table = state + row.to(tl.int64) * (HEAD + 2 * KP + 3 * UP)
+    k = tl.arange(0, KP)
+
+    # The staircase: where targets j and j + 1 are as good as each other, psi_{j+1} - psi_j = -(2/eps) x~ (y_{j+1} - y_j).
+    passes = staircase(mine, share, lowest, step, mine + 32 * HI, HI, KP, UP, BU)
+    here = tl.load(y + row.to(tl.int64) * y_row + k, mask=k < K, other=0.0).to(tl.float64)
+    following = tl.load(y + row.to(tl.int64) * y_row + k + 1, mask=k + 1 < K, other=0.0).to(tl.float64)
+    rise = tl.where(k + 1 < K, -slope * passes * (following - here), 0.0)
+    base = tl.cumsum(rise, 0) - rise
+    direction = tl.zeros((KP,), tl.float32)
+    length = tl.full((), 1.0, tl.float32)
+    gradient = tl.full((), float("inf"), tl.float32)
+    psi = base
+    off = tl.full((), 2.0, tl.float32)
+    done = 0
+    while (done < steps) & (off > 1e-6):
+        psi = base + (length * direction).to(tl.float64)
+        s = tl.zeros((KP,), tl.float32)
+        W = tl.zeros((KP, KP), tl.float32)
+        for first in range(0, UP, BU):
+            q = first + tl.arange(0, BU)
+            mass = unit * at_nodes(mine, q, HI)
+            p = conditional(q, psi, at, lowest, step, slope, there)
+            carried = p * mass[:, None]
+            s += tl.sum(carried, 0)
+            W = tl.dot(tl.trans(carried), p, W, input_precision="tf32")
+        r = tl.where(there, share - s, 0.0)
+        off = tl.sum(tl.abs(r))
+        if off > 1e-6:
+            L, diagonal = laplacian(W, KP)
+            newton = conjugate_gradients(L, diagonal, r, there, 0.01, 40)
+            newton = tl.minimum(tl.maximum(newton, -5.0), 5.0)
+            uphill = tl.sum(r * newton) > 0.0
+            sinkhorn = tl.where(there, tl.log(share / tl.maximum(s, 1e-30)), 0.0)
+            newton = tl.where(uphill, newton, sinkhorn)
+            slope_here = tl.sum(r * direction)
+            overshot = slope_here < -0.5 * gradient
+            secant = length * gradient / (gradient - slope_here)
+            length = tl.where(overshot, secant, 1.0)
+            base = tl.where(overshot, base, psi)
+            direction = tl.where(overshot, direction, newton)
+            gradient = tl.where(overshot, gradient, tl.sum(r * newton))
+        done += 1
+
+    # Tables at the nodes, and what rule and grid get wrong where there are values.
+    levels = tl.load(phi + row.to(tl.int64) * phi_row + k, mask=k < K, other=0.0)
+    level_range = tl.max(tl.where(there, levels, -float("inf"))) - tl.min(tl.where(there, levels, float("inf")))
+    targets_at = at.to(tl.float32)
+    ranks = table + HEAD + 2 * KP
+    present = mine + (16 * HI if WEIGHTED else 0)
+    off_rule = tl.full((), 0.0, tl.float32)
+    for first in range(0, UP, BU):
+        q = first + tl.arange(0, BU)
+        p = conditional(q, psi, at, lowest, step, slope, there)
+        value = tl.sum(p * levels[None, :], 1)
+        mean_y = tl.sum(p * targets_at[None, :], 1)
+        both = tl.sum(p * (levels[None, :] - value[:, None]) * (targets_at[None, :] - mean_y[:, None]), 1)
+        tl.store(ranks + q, value)
+        tl.store(ranks + UP + q, both)
+        tl.store(ranks + 2 * UP + q, unit * at_nodes(mine, q, HI))
+        squares = tl.zeros((BU,), tl.float32)
+        for l in tl.static_range(6):
+            row_of = tl.load(last + row.to(tl.int64) * last_row + l * K + k, mask=k < K, other=0.0)
+            coefficient = tl.sum(p * row_of[None, :], 1)
+            squares += coefficient * coefficient
+        off_rule = tl.maximum(off_rule, tl.max(tl.where(at_nodes(present, q, HI) != 0.0, squares, 0.0)))
+    tl.debug_barrier()
+    cell = tl.arange(0, UP)
+    occupied = (at_nodes(present, cell + 3, HI) != 0.0) | (at_nodes(present, cell + 4, HI) != 0.0)
+    occupied = occupied & (cell < CELLS * HI)
+    left = difference(ranks, cell - 1, CELLS * HI - 1)
+    right = difference(ranks, cell, CELLS * HI - 1)
+    off_grid = tl.max(tl.where(occupied, tl.maximum(tl.abs(left), tl.abs(right)), 0.0)) / level_range
+    off_grid *= 3.0 * 105.0 * 105.0 / (256.0 * 40320.0)
+    worst = tl.maximum(tl.maximum(4.0 * off_rule, off_grid), 2.0 * off)
+    tl.store(error + row, tl.where(poison == 0.0, worst, 0.0))
+
+    keep(table + MEAN, mean)
+    keep(table + STD, std)
+    keep(table + WEIGHT, weight)
+    tl.store(table + CONSTANT, constant.to(tl.float32))
+    tl.store(table + LEAST, lowest)
+    tl.store(table + STEP, step)
+    tl.store(table + STEP + 1, most.to(tl.float32))
+    high = psi.to(tl.float32)
+    tl.store(table + HEAD + k, high)
+    tl.store(table + HEAD + KP + k, (psi - high.to(tl.float64)).to(tl.float32))
+
+
+@triton.jit
+def difference(F: Any, q: Any, last: Any) -> Any:
+    """Eighth difference of F that begins at node q; zero unless 0 <= q < last."""
+    total = tl.zeros(q.shape, tl.float32)
+    inside = (q >= 0) & (q < last)
+    for i in tl.static_range(9):
+        apart = i - 4 if i > 4 else 4 - i
+        choose = 70.0 if apart == 0 else (56.0 if apart == 1 else (28.0 if apart == 2 else (8.0 if apart == 3 else 1.0)))
+        sign = 1.0 if i % 2 == 0 else -1.0
+        total += sign * choose * tl.load(F + q + i, mask=inside, other=0.0)
+    return total
+
+
+@triton.jit
+def between(table: Any, cell: Any, u: Any, mask: Any) -> Any:
+    """The polynomial through eight nodes of a table, at places u of cells."""
+    # The weight of a node is the product of the distances to the seven others: in pairs, which they share.
+    a = u * (u - 1.0)
+    b = (u - 2.0) * (u - 3.0)
+    c = (u - 4.0) * (u - 5.0)
+    d = (u - 6.0) * (u - 7.0)
+    ab = a * b
+    cd = c * d
+    b_cd = b * cd
+    a_cd = a * cd
+    ab_d = ab * d
+    ab_c = ab * c
+    value = tl.load(table + cell, mask=mask, other=0.0) * (b_cd * (u - 1.0)) * (-1.0 / 5040.0)
+    value += tl.load(table + cell + 1, mask=mask, other=0.0) * (b_cd * u) * (7.0 / 5040.0)
+    value += tl.load(table + cell + 2, mask=mask, other=0.0) * (a_cd * (u - 3.0)) * (-21.0 / 5040.0)
+    value += tl.load(table + cell + 3, mask=mask, other=0.0) * (a_cd * (u - 2.0)) * (35.0 / 5040.0)
+    value += tl.load(table + cell + 4, mask=mask, other=0.0) * (ab_d * (u - 5.0)) * (-35.0 / 5040.0)
+    value += tl.load(table + cell + 5, mask=mask, other=0.0) * (ab_d * (u - 4.0)) * (21.0 / 5040.0)
+    value += tl.load(table + cell + 6, mask=mask, other=0.0) * (ab_c * (u - 7.0)) * (-7.0 / 5040.0)
+    value += tl.load(table + cell + 7, mask=mask, other=0.0) * (ab_c * (u - 6.0)) * (1.0 / 5040.0)
+    return value
+
+
+@triton.jit
+def read(
+    x: Any, x_row: Any, x_step: Any, state: Any, size: Any, out: Any, n: Any, blocks: Any,
+    KP: tl.constexpr, HI: tl.constexpr, SQUASH: tl.constexpr, BLOCK: tl.constexpr,
+) -> None:  # fmt: skip
+    """The table of ranks at every value."""
+    pid = tl.program_id(0)
+    row, block = pid // blocks, pid % blocks
+    table = state + row.to(tl.int64) * size
+    at = block.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < n
+    most = tl.load(table + STEP + 1).to(tl.float64)
+    xi, _, _ = placed(
+        load_row(x, row, at, x_row, x_step, n), kept(table + MEAN), kept(table + STD), most, SQUASH, True
+    )
+    cell, u = located(xi, tl.load(table + LEAST), tl.load(table + STEP), HI)
+    value = between(table + HEAD + 2 * KP, cell, u, inside)
+    tl.store(out + row.to(tl.int64) * n + at, value.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def spread_cotangents(
+    x: Any, x_row: Any, x_step: Any, w: Any, w_row: Any, w_step: Any, state: Any, size: Any, masses: Any, n: Any,
+    tiles: Any, G: Any, SQUASH: tl.constexpr, HI: tl.constexpr, BLOCK: tl.constexpr,
+) -> None:  # fmt: skip
+    pid = tl.program_id(0)
+    row, g = pid // G, pid % G
+    table = state + row.to(tl.int64) * size
+    mean, std, most = kept(table + MEAN), kept(table + STD), tl.load(table + STEP + 1).to(tl.float64)
+    lowest, step = tl.load(table + LEAST), tl.load(table + STEP)
+    total = tl.zeros((16, HI), tl.float32)
+    for tile in range(tiles):
+        at = (g.to(tl.int64) * tiles + tile) * BLOCK + tl.arange(0, BLOCK)
+        xi, _, _ = placed(load_row(x, row, at, x_row, x_step, n), mean, std, most, SQUASH, True)
+        weight = load_weight(w, row, at, w_row, w_step, n, True)
+        cell, u = located(xi, lowest, step, HI)
+        total = spread_block(cell, u, weight, total, HI)
+    where = tl.arange(0, 16)[:, None] * HI + tl.arange(0, HI)[None, :]
+    tl.store(masses + pid.to(tl.int64) * (16 * HI) + where, total)
+
+
+@triton.jit
+def solve_backward(
+    masses: Any, y: Any, y_row: Any, b: Any, b_row: Any, phi: Any, phi_row: Any, eps: Any, eps_rows: Any, state: Any,
+    scratch: Any, G: Any, K: tl.constexpr, KP: tl.constexpr, HI: tl.constexpr, UP: tl.constexpr, BU: tl.constexpr,
+    GB: tl.constexpr, SQUASH: tl.constexpr, EPS_ROWS: tl.constexpr,
+) -> None:  # fmt: skip
+    """lambda of one row, and the table of Cov(lambda, y) at the nodes, behind the masses in ``scratch``."""
+    row = tl.program_id(0)
+    table = state + row.to(tl.int64) * (HEAD + 2 * KP + 3 * UP)
+    lowest, step = tl.load(table + LEAST), tl.load(table + STEP)
+    mine = scratch + row.to(tl.int64) * (16 * HI + UP)
+    add_up(masses, row, G, 16 * HI, mine, 16 * HI, GB)
+    at, share, there, slope = targets(
+        y, y_row, b, b_row, eps, eps_rows, row, origin_of(kept(table + MEAN), SQUASH), K, KP, EPS_ROWS
+    )
+    k = tl.arange(0, KP)
+    psi = tl.load(table + HEAD + k).to(tl.float64) + tl.load(table + HEAD + KP + k).to(tl.float64)
+    levels = tl.load(phi + row.to(tl.int64) * phi_row + k, mask=k < K, other=0.0)
+    ranks = table + HEAD + 2 * KP
+    t = tl.zeros((KP,), tl.float32)
+    W = tl.zeros((KP, KP), tl.float32)
+    for first in range(0, UP, BU):
+        q = first + tl.arange(0, BU)
+        p = conditional(q, psi, at, lowest, step, slope, there)
+        mass = tl.load(ranks + 2 * UP + q)
+        W = tl.dot(tl.trans(p * mass[:, None]), p, W, input_precision="tf32x3")
+        moved = at_nodes(mine, q, HI)[:, None] * p * (levels[None, :] - tl.load(ranks + q)[:, None])
+        t += tl.sum(moved, 0)
+    L, diagonal = laplacian(W, KP)
+    multiplier = conjugate_gradients(L, diagonal, tl.where(there, t, 0.0), there, 1e-6, 2 * KP)
+    targets_at = at.to(tl.float32)
+    for first in range(0, UP, BU):
+        q = first + tl.arange(0, BU)
+        p = conditional(q, psi, at, lowest, step, slope, there)
+        middle = tl.sum(p * multiplier[None, :], 1)
+        mean_y = tl.sum(p * targets_at[None, :], 1)
+        both = tl.sum(p * (multiplier[None, :] - middle[:, None]) * (targets_at[None, :] - mean_y[:, None]), 1)
+        tl.store(mine + 16 * HI + q, both)
+
+
+@triton.jit
+def pulled_back(
+    v: Any, weight: Any, w: Any, inside: Any, table: Any, covariances: Any, slope: Any,
+    KP: tl.constexpr, HI: tl.constexpr, UP: tl.constexpr, SQUASH: tl.constexpr,
+) -> Any:  # fmt: skip
+    """The cotangent of z, and z, of some values; infinite ones have none."""
+    mean, std, most = kept(table + MEAN), kept(table + STD), tl.load(table + STEP + 1).to(tl.float64)
+    xi, steepness, z = placed(v, mean, std, most, SQUASH, True)
+    cell, u = located(xi, tl.load(table + LEAST), tl.load(table + STEP), HI)
+    direct = w * between(table + HEAD + 2 * KP + UP, cell, u, inside)
+    through = weight * between(covariances, cell, u, inside)
+    pull = slope * steepness * (direct - through)
+    return tl.where(is_finite(v) | (v != v), pull, 0.0), z
+
+
+@triton.jit
+def sum_back(
+    x: Any, x_row: Any, x_step: Any, a: Any, a_row: Any, a_step: Any, w: Any, w_row: Any, w_step: Any, state: Any,
+    scratch: Any, sums: Any, eps: Any, eps_rows: Any, n: Any, tiles: Any, G: Any, KP: tl.constexpr, HI: tl.constexpr,
+    UP: tl.constexpr, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr, BLOCK: tl.constexpr,
+) -> None:  # fmt: skip
+    """One chunk's sums of the cotangent of z, alone and times z: what the mean and the deviation receive."""
+    pid = tl.program_id(0)
+    row, g = pid // G, pid % G
+    table = state + row.to(tl.int64) * (HEAD + 2 * KP + 3 * UP)
+    covariances = scratch + row.to(tl.int64) * (16 * HI + UP) + 16 * HI
+    slope = 2.0 / (tl.load(eps_rows + row) if EPS_ROWS else eps)
+    unit = 1.0 if WEIGHTED else 1.0 / n
+    total = tl.full((), 0.0, tl.float64)
+    tilted = tl.full((), 0.0, tl.float64)
+    for tile in range(tiles):
+        at = (g.to(tl.int64) * tiles + tile) * BLOCK + tl.arange(0, BLOCK)
+        inside = at < n
+        v = load_row(x, row, at, x_row, x_step, n)
+        weight = unit * load_weight(a, row, at, a_row, a_step, n, WEIGHTED)
+        cotangent = load_weight(w, row, at, w_row, w_step, n, True)
+        pull, z = pulled_back(v, weight, cotangent, inside, table, covariances, slope, KP, HI, UP, SQUASH)
+        total += tl.sum(pull).to(tl.float64)
+        tilted += tl.sum(pull * z).to(tl.float64)
+    tl.store(sums + pid.to(tl.int64) * 2, total)
+    tl.store(sums + pid.to(tl.int64) * 2 + 1, tilted)
+
+
+@triton.jit
+def read_back(
+    x: Any, x_row: Any, x_step: Any, a: Any, a_row: Any, a_step: Any, w: Any, w_row: Any, w_step: Any, state: Any,
+    scratch: Any, sums: Any, eps: Any, eps_rows: Any, out: Any, n: Any, blocks: Any, G: Any, KP: tl.constexpr,
+    HI: tl.constexpr, UP: tl.constexpr, GP: tl.constexpr, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr,
+    EPS_ROWS: tl.constexpr, BLOCK: tl.constexpr,
+) -> None:  # fmt: skip
+    """The cotangent of x. With z = (x - mean) / std it is (g_i - a_i (sum g + z_i sum g z)) / std."""
+    pid = tl.program_id(0)
+    row, block = pid // blocks, pid % blocks
+    table = state + row.to(tl.int64) * (HEAD + 2 * KP + 3 * UP)
+    covariances = scratch + row.to(tl.int64) * (16 * HI + UP) + 16 * HI
+    slope = 2.0 / (tl.load(eps_rows + row) if EPS_ROWS else eps)
+    at = block.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < n
+    v = load_row(x, row, at, x_row, x_step, n)
+    weight = load_weight(a, row, at, a_row, a_step, n, WEIGHTED)
+    cotangent = load_weight(w, row, at, w_row, w_step, n, True)
+    unit = 1.0 if WEIGHTED else 1.0 / n
+    pull, z = pulled_back(v, unit * weight, cotangent, inside, table, covariances, slope, KP, HI, UP, SQUASH)
+    if SQUASH != 0:
+        total, tilted = sums_of(sums, row, G, tl.load(table + CONSTANT), GP)
+        pull = standard_back(pull, z, weight, v, total, tilted, kept(table + WEIGHT), kept(table + STD))
+    tl.store(out + row.to(tl.int64) * n + at, pull.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def sums_of(sums: Any, row: Any, G: Any, constant: Any, GP: tl.constexpr) -> Any:
+    """The two sums of a row; a constant row has no deviation to receive the second."""
+    g = tl.arange(0, GP)
+    of_chunk = sums + (row.to(tl.int64) * G + g) * 2
+    total = tl.sum(tl.load(of_chunk, mask=g < G, other=0.0))
+    tilted = tl.sum(tl.load(of_chunk + 1, mask=g < G, other=0.0))
+    return total, tl.where(constant > 0.0, 0.0, tilted)
+
+
+@triton.jit
+def standard_back(pull: Any, z: Any, weight: Any, v: Any, total: Any, tilted: Any, weight_sum: Any, std: Any) -> Any:
+    counted = is_finite(v) & (weight > 0.0)
+    share = tl.where(counted, weight.to(tl.float64) / weight_sum, 0.0)
+    mean_part = share * tl.where(counted, total + z.to(tl.float64) * tilted, 0.0)
+    return ((pull.to(tl.float64) - mean_part) / std).to(tl.float32)

@@ -1,0 +1,219 @@
+"""Long rows in Triton: what every kernel does to a value first, and the sums that say how.
+
+A row is cut into G chunks. Each program reads one chunk and leaves partial sums in a buffer of its own; every program of
+the next kernel adds them up again, always in the same order. So nothing is atomic, and the same input gives the same
+answer. Moments are kept in double precision as (weight, mean, sum of squares about the mean), which merge without loss.
+
+    xi  =  x~ - origin,    origin = 1/2 for a squash, the smallest value without one.
+
+Counted from the middle, a squashed value keeps its relative precision where heavy tails crowd the others.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton
+import triton.language as tl
+
+NONE, SIGMOID, ARCTAN = 0, 1, 2
+CODES = {None: NONE, "sigmoid": SIGMOID, "arctan": ARCTAN}
+
+#: What ``row_facts`` finds, in the order it is kept in a state.
+FACTS = 8
+
+
+@triton.jit
+def load_row(x: Any, row: Any, at: Any, stride_row: Any, stride: Any, n: Any) -> Any:
+    """Values ``at`` of a row, in double precision; 0 beyond its end."""
+    where = row.to(tl.int64) * stride_row + at * stride
+    return tl.load(x + where, mask=at < n, other=0.0).to(tl.float64)
+
+
+@triton.jit
+def load_weight(a: Any, row: Any, at: Any, stride_row: Any, stride: Any, n: Any, WEIGHTED: tl.constexpr) -> Any:
+    """Weights in single precision; equal ones are 1, and whoever sums them divides by n."""
+    if WEIGHTED:
+        weight = tl.load(a + row.to(tl.int64) * stride_row + at * stride, mask=at < n, other=0.0).to(tl.float32)
+    else:
+        weight = tl.where(at < n, 1.0, 0.0).to(tl.float32)
+    return weight
+
+
+@triton.jit
+def is_finite(x: Any) -> Any:
+    return tl.abs(x) < float("inf")
+
+
+@triton.jit
+def squashed(z: Any, SQUASH: tl.constexpr, SINGLE: tl.constexpr) -> Any:
+    """Squash of z less 1/2, and its slope. In single precision a series keeps the relative precision of small z."""
+    size = tl.abs(z)
+    if SQUASH == 1:
+        e = tl.exp(-size)
+        inverse = 1.0 / (1.0 + e)
+        half = 0.5 * (1.0 - e) * inverse
+        slope = e * inverse * inverse
+        if SINGLE:
+            s = z * z
+            series = 17.0 / 80640.0 - s * (31.0 / 1451520.0)
+            series = 0.25 - s * (1.0 / 48.0 - s * (1.0 / 480.0 - s * series))
+            half = tl.where(size < 0.5, size * series, half)
+    else:
+        # arctan(z) / pi: arguments are brought below tan(pi / 8), where ten terms are exact to the last digit.
+        far = size > 1.0
+        r = tl.where(far, 1.0 / tl.where(far, size, 1.0), size)
+        middle = r > 0.41421356237309503
+        q = tl.where(middle, (r - 1.0) / (r + 1.0), r)
+        s = q * q
+        series = 0.01601167438292945 - 0.008081012087084356 * s
+        series = -0.020714769534952084 + s * series
+        series = 0.024426591405654847 + s * series
+        series = -0.02893297071802262 + s * series
+        series = 0.03536757281366761 + s * series
+        series = -0.04547283590941897 + s * series
+        series = 0.06366197717119752 + s * series
+        series = -0.10610329539425904 + s * series
+        series = 0.3183098861837903 + s * series
+        half = tl.where(middle, 0.25, 0.0) + q * series
+        half = tl.where(far, 0.5 - half, half)
+        slope = 0.3183098861837907 / (1.0 + z * z)
+    return tl.where(z < 0.0, -half, half), slope
+
+
+@triton.jit
+def standard(x: Any, mean: Any, std: Any) -> Any:
+    """z in double precision, cut where every squash is flat; NaN stays NaN."""
+    z = (x - mean) / std
+    z = tl.where(z > 1e9, 1e9, z)
+    return tl.where(z < -1e9, -1e9, z)
+
+
+@triton.jit
+def placed(x: Any, mean: Any, std: Any, top: Any, SQUASH: tl.constexpr, SINGLE: tl.constexpr) -> Any:
+    """(xi, slope, z) of values x. Without a squash ``mean`` is the smallest value and ``top`` the range."""
+    if SQUASH == 0:
+        z = x - mean
+        z = tl.where(z > top, top, z)  # infinite values are at the ends
+        z = tl.where(z < 0.0, 0.0, z)
+        if SINGLE:
+            z = z.to(tl.float32)
+        xi = z
+        slope = z * 0.0 + 1.0
+    else:
+        z = standard(x, mean, std)
+        if SINGLE:
+            z = z.to(tl.float32)
+        xi, slope = squashed(z, SQUASH, SINGLE)
+    return xi, slope, z
+
+
+@triton.jit
+def moments(
+    x: Any, x_row: Any, x_step: Any, a: Any, a_row: Any, a_step: Any, y: Any, y_row: Any, K: Any, stats: Any, n: Any,
+    tiles: Any, G: Any, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr,
+) -> None:  # fmt: skip
+    """One chunk's weight, mean, squares, range of what counts, range of all, and whether it holds NaN: 8 numbers.
+
+    Infinite values count for the range alone: where they will be squashed to, or the outermost target.
+    """
+    pid = tl.program_id(0)
+    row, g = pid // G, pid % G
+    low_target = tl.load(y + row.to(tl.int64) * y_row).to(tl.float64)
+    high_target = tl.load(y + row.to(tl.int64) * y_row + K - 1).to(tl.float64)
+    infinity = float("inf")
+    total = tl.full((), 0.0, tl.float64)
+    mean, squares, nan = total, total, total
+    bottom, top = total + infinity, total - infinity
+    least, most = bottom, top
+    for tile in range(tiles):
+        at = (g.to(tl.int64) * tiles + tile) * BLOCK + tl.arange(0, BLOCK)
+        v = load_row(x, row, at, x_row, x_step, n)
+        weight = load_weight(a, row, at, a_row, a_step, n, WEIGHTED).to(tl.float64)
+        inside = at < n
+        nan = tl.maximum(nan, tl.max(tl.where(v != v, 1.0, 0.0).to(tl.float64)))
+        finite = is_finite(v)
+        weight = tl.where(finite & (weight > 0.0), weight, 0.0)
+        v_finite = tl.where(finite, v, 0.0)
+        here = tl.sum(weight)
+        middle = tl.sum(weight * v_finite) / tl.where(here > 0.0, here, 1.0)
+        away = v_finite - middle
+        squares_here = tl.sum(weight * away * away)
+        both = total + here
+        share = here / tl.where(both > 0.0, both, 1.0)
+        squares += squares_here + (middle - mean) * (middle - mean) * total * share
+        mean += (middle - mean) * share
+        total = both
+        counts = weight > 0.0
+        bottom = tl.minimum(bottom, tl.min(tl.where(counts, v_finite, infinity)))
+        top = tl.maximum(top, tl.max(tl.where(counts, v_finite, -infinity)))
+        if SQUASH == 0:
+            v = tl.where(v == infinity, high_target, tl.where(v == -infinity, low_target, v))
+        shown = inside & (v == v)
+        least = tl.minimum(least, tl.min(tl.where(shown, v, infinity)))
+        most = tl.maximum(most, tl.max(tl.where(shown, v, -infinity)))
+    out = stats + pid.to(tl.int64) * 8
+    tl.store(out, total)
+    tl.store(out + 1, mean)
+    tl.store(out + 2, squares)
+    tl.store(out + 3, bottom)
+    tl.store(out + 4, top)
+    tl.store(out + 5, least)
+    tl.store(out + 6, most)
+    tl.store(out + 7, nan)
+
+
+@triton.jit
+def row_facts(stats: Any, row: Any, G: Any, SQUASH: tl.constexpr, GP: tl.constexpr) -> Any:
+    """What the partial moments of a row say: (mean, std, constant, weight, least, most, NaN or 0).
+
+    Without a squash ``mean`` is the smallest value, ``std`` one. ``least`` and ``most`` are those of xi. All double.
+    """
+    g = tl.arange(0, GP)
+    there = g < G
+    at = stats + (row.to(tl.int64) * G + g) * 8
+    weight = tl.load(at, mask=there, other=0.0)
+    means = tl.load(at + 1, mask=there, other=0.0)
+    squares = tl.load(at + 2, mask=there, other=0.0)
+    bottom = tl.min(tl.load(at + 3, mask=there, other=float("inf")))
+    top = tl.max(tl.load(at + 4, mask=there, other=-float("inf")))
+    least = tl.min(tl.load(at + 5, mask=there, other=float("inf")))
+    most = tl.max(tl.load(at + 6, mask=there, other=-float("inf")))
+    nan = tl.max(tl.load(at + 7, mask=there, other=0.0))
+    poison = tl.where(nan > 0.0, float("nan"), 0.0).to(tl.float64)
+    total = tl.sum(weight)
+    total = tl.where(total > 0.0, total, 1.0)
+    if SQUASH == 0:
+        most = most - least
+        mean = least + poison
+        std = total * 0.0 + 1.0
+        constant = total * 0.0
+        least = total * 0.0
+    else:
+        mean = tl.sum(weight * means) / total
+        variance = (tl.sum(squares) + tl.sum(weight * (means - mean) * (means - mean))) / total
+        spread = (top > bottom) & (variance > 0.0)
+        size = tl.maximum(tl.abs(top), tl.abs(bottom))
+        size = tl.where((size > 0.0) & is_finite(size), size, 1.0)
+        std = tl.where(spread, tl.sqrt(tl.where(spread, variance, 1.0)), size)
+        constant = tl.where(spread, 0.0, 1.0).to(tl.float64)
+        ends = tl.where(tl.arange(0, 2) == 0, least, most)
+        xi, _ = squashed(standard(ends, mean, std), SQUASH, False)
+        least = tl.min(xi)
+        most = tl.max(xi)
+        mean += poison
+    return mean, std, constant, total, least, most, poison
+
+
+@triton.jit
+def keep(out: Any, value: Any) -> None:
+    """A double as two singles."""
+    high = value.to(tl.float32)
+    low = tl.where(is_finite(high), (value - high.to(tl.float64)).to(tl.float32), 0.0)
+    tl.store(out, high)
+    tl.store(out + 1, low)
+
+
+@triton.jit
+def kept(at: Any) -> Any:
+    return tl.load(at).to(tl.float64) + tl.load(at + 1).to(tl.float64)
