@@ -31,6 +31,7 @@ OPTIONS = {
     ("data",): {"data": None, "place": None, "download": None},
     ("report",): {"out": "out", "to": "docs/results"},
     ("demo",): {"out": "out"},
+    ("explore",): {"port": 5006, "browser": True},
     ("reproduce", "figures"): {"out": "out"},
     ("reproduce", "quantile-regression"): {
         "runs": 12,
@@ -125,7 +126,7 @@ def test_list_names_every_experiment():
 def test_without_a_command_it_shows_help():
     _, said = call()
     assert "Usage" in said
-    assert all(word in said for word in ("list", "data", "reproduce", "report", "demo"))
+    assert all(word in said for word in ("list", "data", "reproduce", "report", "demo", "explore"))
 
 
 def test_data_tells_the_state_of_every_file(tmp_path):

@@ -1,4 +1,4 @@
-"""The command line: ``sinksort list | data | reproduce ... | report | demo``.
+"""The command line: ``sinksort list | data | reproduce ... | report | demo | explore``.
 
 The options of an experiment are the fields of its dataclass, so every setting of the paper is a visible default.
 """
@@ -110,6 +110,23 @@ def run_demo(out: OutOption = Path("out")) -> None:
         from . import demo  # needs scikit-learn, which the other commands do not
 
         demo.run(out, console)
+
+
+@app.command("explore")
+def run_playground(
+    port: Annotated[int, typer.Option(help="Port of the page; 0 for any that is free.")] = 5006,
+    browser: Annotated[
+        bool, typer.Option("--browser/--no-browser", help="Open the page, or only say where it is.")
+    ] = True,
+) -> None:
+    """A page to play with: drag values, slide eps, and watch plan, ranks and gradients. On this machine only."""
+    with _plainly():
+        from ..explore.server import explore  # needs Bokeh, which the other commands do not
+
+        def say(address: str) -> None:
+            console.print(f"The playground is at {address} (stop it with Ctrl+C).", highlight=False, soft_wrap=True)
+
+        explore(port, browser, say)
 
 
 @again.command("figures")

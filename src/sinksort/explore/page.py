@@ -1,0 +1,221 @@
+"""How the page looks: its widgets, its words and its style sheet. Nothing on it comes from another server."""
+
+from __future__ import annotations
+
+from math import log10
+
+from bokeh.layouts import column, row
+from bokeh.models import (
+    Button,
+    ColumnDataSource,
+    CustomJS,
+    CustomJSTickFormatter,
+    Div,
+    LayoutDOM,
+    Select,
+    Slider,
+    Spinner,
+    TextInput,
+)
+
+from .picture import Picture
+from .plots import Plots
+from .presets import PRESETS
+from .state import COSTS, EPS_RANGE, MOST, READS, SQUASHES, State, as_text
+
+OWN = "Your own"  # what the list of presets says after a change
+
+TEMPLATE = """
+{% block title %}sinksort playground{% endblock %}
+{% block preamble %}
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<style>
+  html, body { height: 100%; margin: 0; background: #fff; color: #1f2430; font: 13px/1.35 system-ui, sans-serif; }
+  .playground { display: grid; grid-template: auto 1fr / 290px 1fr; height: 100vh; min-height: 620px; }
+  header { grid-column: 1 / 3; padding: 7px 14px 6px; border-bottom: 1px solid #d5d9e0; display: flex; gap: 18px;
+    align-items: baseline; flex-wrap: wrap; }
+  h1 { font-size: 16px; margin: 0; }
+  header p { margin: 0; color: #4b5263; }
+  aside { padding: 6px 12px; border-right: 1px solid #d5d9e0; overflow-y: auto; background: #f7f8fa; }
+  dl { margin: 10px 0 0; font-size: 12px; color: #4b5263; }
+  dt { font-weight: 600; color: #1f2430; float: left; margin-right: 5px; }
+  dd { margin: 0 0 4px; }
+  main { padding: 4px 8px; min-width: 0; min-height: 0; display: flex; flex-direction: column; }
+  .plots { flex: 1; min-height: 0; display: flex; }
+  @media (max-width: 900px) {
+    .playground { display: block; height: auto; }
+    aside { border-right: 0; }
+    .plots { height: 1000px; }
+  }
+</style>
+{% endblock %}
+{% block contents %}
+<div class="playground">
+<header>
+  <h1>sinksort playground</h1>
+  <p>Sorting as transport: values move to targets in order. The larger eps, the more targets share a value, and the
+  smoother its rank.</p>
+</header>
+<aside aria-label="What to sort, and how">
+  {{ embed(roots.controls) }}
+  <dl>
+    <dt>Arrows</dt><dd>as wide as the mass they move; a value that is dragged takes its arrows along</dd>
+    <dt>Soft rank</dt><dd>of a value: the average place of the targets that it is sent to</dd>
+    <dt>Soft sorted</dt><dd>at a target: the average of the values that it receives</dd>
+    <dt>Gradient</dt><dd>how that number answers when a value moves; hard ranks do not</dd>
+    <dt>Marginal error</dt><dd>how much mass is not where it should be</dd>
+  </dl>
+</aside>
+<main>
+  <div role="alert">{{ embed(roots.message) }}</div>
+  <div aria-live="polite">{{ embed(roots.numbers) }}</div>
+  <div class="plots">{{ embed(roots.plots) }}</div>
+</main>
+</div>
+{% endblock %}
+"""
+
+_FOLLOW = """
+clearTimeout(window.sinksort_follow)  // browsers allow a few changes of the address a second
+window.sinksort_follow = setTimeout(() => history.replaceState(null, "", "?" + cb_obj.data.query[0]), 250)
+"""
+_COPY = """
+const label = button.label
+const say = (text) => { button.label = text; setTimeout(() => { button.label = label }, 1500) }
+navigator.clipboard.writeText(location.origin + location.pathname + "?" + link.data.query[0])
+  .then(() => say("Link copied"), () => say("Copy the address bar"))
+"""
+_SAVE = """
+const view = Bokeh.index.find_one(plots)
+const {canvas} = view.export("png", true)
+const page = document.createElement("canvas")
+page.width = canvas.width
+page.height = canvas.height
+const ctx = page.getContext("2d")
+ctx.fillStyle = "#ffffff"
+ctx.fillRect(0, 0, page.width, page.height)
+ctx.drawImage(canvas, 0, 0)
+const a = document.createElement("a")
+a.download = "sinksort.png"
+a.href = page.toDataURL("image/png")
+a.click()
+"""
+LOST = """
+message.text = text
+message.visible = true
+"""
+
+
+class Page:
+    """The models of one open page. ``show`` puts a state on it; what happens on a touch is not decided here."""
+
+    def __init__(self) -> None:
+        self.plots = Plots()
+        self.message = Div(
+            name="message",
+            visible=False,
+            sizing_mode="stretch_width",
+            styles={
+                "background": "#fff3cd",
+                "border-left": "4px solid #b3261e",
+                "padding": "6px 10px",
+                "margin": "2px",
+            },
+        )
+        self.numbers = Div(name="numbers", sizing_mode="stretch_width", styles={"margin": "2px 6px"})
+        self.link = ColumnDataSource(name="link", data={"query": [""]})
+        self.link.js_on_change("data", CustomJS(code=_FOLLOW))
+
+        wide = {"sizing_mode": "stretch_width", "margin": (3, 0, 3, 0)}
+        self.preset = Select(title="Begin with", name="preset", options=[OWN, *PRESETS], **wide)
+        self.eps = Slider(
+            title="eps, the softness",
+            name="eps",
+            start=log10(EPS_RANGE[0]),
+            end=log10(EPS_RANGE[1]),
+            step=0.02,
+            value=-2.0,
+            format=CustomJSTickFormatter(code="return Number((10**tick).toPrecision(2)).toString()"),
+            bar_color="#24478f",
+            **wide,
+        )
+        self.x = TextInput(title="Values x, with commas", name="x", **wide)
+        self.n = Spinner(title="How many", name="n", low=1, high=MOST, step=1, width=84, margin=(3, 0, 3, 8))
+        self.weights = TextInput(title="Weights a of the values", name="a", placeholder="equal", **wide)
+        self.m = Spinner(title="Targets m", name="m", low=1, high=MOST, step=1, width=84, margin=(3, 0, 3, 8))
+        self.target_weights = TextInput(title="Weights b of the targets", name="b", placeholder="equal", **wide)
+        costs = [(key, text) for key, (text, _) in COSTS.items()]
+        self.cost = Select(
+            title="Cost of moving by a distance",
+            name="cost",
+            options=costs,
+            **wide,
+        )
+        self.squash = Select(title="Squash values into [0, 1]", name="squash", options=list(SQUASHES.items()), **wide)
+        self.gradient = Select(title="Gradient of (or tap a value or target)", name="gradient", **wide)
+        drawn = self._plots()
+        copy = Button(label="Copy link", name="copy", sizing_mode="stretch_width", margin=(8, 4, 3, 0))
+        copy.js_on_event("button_click", CustomJS(args={"link": self.link, "button": copy}, code=_COPY))
+        save = Button(label="Save picture", name="save", sizing_mode="stretch_width", margin=(8, 0, 3, 4))
+        save.js_on_event("button_click", CustomJS(args={"plots": drawn}, code=_SAVE))
+        controls = column(
+            self.preset,
+            self.eps,
+            row(self.x, self.n, sizing_mode="stretch_width"),
+            self.weights,
+            row(self.target_weights, self.m, sizing_mode="stretch_width"),
+            self.cost,
+            self.squash,
+            self.gradient,
+            row(copy, save, sizing_mode="stretch_width"),
+            name="controls",
+            sizing_mode="stretch_width",
+        )
+        self.roots: list[LayoutDOM] = [controls, self.message, self.numbers, drawn]
+
+    def _plots(self) -> LayoutDOM:
+        plots = self.plots
+        above = row(plots.flow, plots.matrix, sizing_mode="stretch_both")
+        plots.matrix.sizing_mode = "stretch_height"
+        plots.matrix.width = 310
+        below = row(plots.ranks, plots.sorted, plots.gradient, sizing_mode="stretch_both")
+        below.styles = {"flex": "0 0 38%"}
+        return column(above, below, name="plots", sizing_mode="stretch_both")
+
+    def show(self, state: State) -> None:
+        """Every widget says what ``state`` is."""
+        self.preset.value = next((name for name, preset in PRESETS.items() if preset == state), OWN)
+        self.eps.value = round(log10(state.eps), 4)
+        self.x.value = as_text(state.x)
+        self.n.value = state.n
+        self.weights.value = as_text(state.weights)
+        self.m.value = state.m
+        self.target_weights.value = as_text(state.target_weights)
+        self.cost.value = state.cost
+        self.squash.value = state.squash
+        many = {"rank": state.n, "sorted": state.m}
+        options = [(f"{reads}-{k}", f"{text} {k}") for reads, text in READS.items() for k in range(1, many[reads] + 1)]
+        if self.gradient.options != options:
+            self.gradient.options = options
+        self.gradient.value = f"{state.reads}-{state.index + 1}"
+
+    def say(self, text: str) -> None:
+        """A message above the plots; an empty one takes it away."""
+        self.message.text = text
+        self.message.visible = bool(text)
+
+    def report(self, picture: Picture) -> None:
+        """The numbers behind the plan."""
+        row, spread = picture.row, picture.row.spread().mean()
+        facts = {
+            "eps": f"{row.eps:.3g}",
+            "values, targets": f"{len(row.x)}, {len(row.y)}",
+            "a value is spread over": f"{spread:.2f} ranks",
+            "Newton steps": str(row.iterations),
+            "marginal error": f"{row.marginal_error:.1e}",
+            "converged": "yes" if row.converged else "NO: a larger eps is easier",
+            "solved in": f"{1e3 * picture.seconds:.0f} ms",
+        }
+        self.numbers.text = "<div style='display:flex;gap:20px;flex-wrap:wrap'>" + "".join(
+            f"<span><span style='color:#6b7280'>{name}</span> <b>{value}</b></span>" for name, value in facts.items()
+        ) + "</div>"  # fmt: skip
