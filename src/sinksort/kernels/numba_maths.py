@@ -39,6 +39,8 @@ from .numba_simd import (
 
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
+I32 = NDArray[np.int32]
+I64 = NDArray[np.int64]
 
 SQUASH_CODES = {"sigmoid": 0, "arctan": 1, None: 2}
 _SIGMOID, _ARCTAN, _NO_SQUASH = 0, 1, 2

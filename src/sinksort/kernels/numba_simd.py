@@ -11,6 +11,7 @@ work lane by lane, with numbers on either side; products and sums may be contrac
     choose           lane by lane, where(mask, a, b)
     total, total64   the sum of the lanes, in pairs
     highest, lowest  of the lanes of F16
+    totals           of a tuple of 16 vectors, in the lanes of one
     any_lane         whether a mask is true anywhere
 """
 
@@ -179,6 +180,53 @@ store, store64 = _storer(F16), _storer(D16)
 splat, splat64 = _splatter(F16), _splatter(D16)
 total, total64 = _reducer(F16, _sum), _reducer(D16, _sum)
 highest, lowest = _reducer(F16, _larger), _reducer(F16, _smaller)
+
+
+@intrinsic  # type: ignore[misc]
+def totals(typingctx: Any, vectors: Any) -> Any:  # noqa: ARG001
+    """Sums of 16 vectors, in the lanes of one: pairs of them are folded into one until one is left."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:  # noqa: ARG001
+        level = [builder.extract_value(args[0], k) for k in range(LANES)]
+        size = LANES  # lanes that one sum is spread over
+        while len(level) > 1:
+            half = size // 2
+            # Of both vectors (the second has lanes 16 to 31) the lower and the upper half of each sum's lanes.
+            lower = [lane for start in range(0, 2 * LANES, size) for lane in range(start, start + half)]
+            picks = [ir.Constant(ir.VectorType(_I32, LANES), [lane + at for lane in lower]) for at in (0, half)]
+            pairs = zip(level[::2], level[1::2], strict=True)
+            level = [_sum(builder, *(builder.shuffle_vector(a, b, pick) for pick in picks)) for a, b in pairs]
+            size = half
+        return level[0]
+
+    return F16(types.UniTuple(F16, LANES)), codegen
+
+
+@intrinsic  # type: ignore[misc]
+def store_square(typingctx: Any, array: Any, offset: Any, stride: Any, value: Any) -> Any:  # noqa: ARG001
+    """Stores 16 lanes as 4 rows of 4, ``stride`` apart."""
+    quarter = ir.VectorType(ir.FloatType(), 4)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        at, step = (context.cast(builder, args[k], sig.args[k], types.intp) for k in (1, 2))
+        for row in range(4):
+            picks = ir.Constant(ir.VectorType(_I32, 4), [4 * row + k for k in range(4)])
+            part = builder.shuffle_vector(args[3], ir.Constant(F16.llvm, ir.Undefined), picks)
+            builder.store(part, _pointer(context, builder, sig.args[0], args[0], at, quarter)).align = 4
+            at = builder.add(at, step)
+        return context.get_dummy_value()
+
+    return types.none(array, offset, stride, F16), codegen
+
+
+@intrinsic  # type: ignore[misc]
+def lane_numbers(typingctx: Any) -> Any:  # noqa: ARG001
+    """0.0 to 15.0."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:  # noqa: ARG001
+        return ir.Constant(F16.llvm, [float(k) for k in range(LANES)])
+
+    return F16(), codegen
 
 
 @intrinsic  # type: ignore[misc]

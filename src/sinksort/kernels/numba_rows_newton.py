@@ -1,0 +1,385 @@
+"""One row of a plan, solved: scalings u and v of a fixed matrix, by Newton steps on u.
+
+Sources at x~_i (weights a_i, increasing, in blocks of 16) meet targets y_j (weights b_j, in groups of 4). With
+t_i = 2 x~_i / eps and the potentials h_j of the hard sort (see ``staircase``) the reduced cost and the plan are
+
+    M_ij = r_i - (t_i y_j - h_j) >= 0,    r_i = max_j (t_i y_j - h_j),     G_ij = exp(-M_ij),     p_ij = v_i G_ij u_j,
+
+where v_i = 1 / sum_j G_ij u_j makes rows exact. Exponentials are taken once: what a step changes is u, by a factor.
+M vanishes along the staircase and grows away from it, so G is a band: group g of targets meets blocks lo_g to hi_g, both
+increasing in g, and what is outside is below e^-36. Each step needs the column sums and the graph Laplacian
+L = diag(u s) - W, W = sum_i a_i p_i p_i^T >= 0.
+
+L is eliminated without subtractions (Grassmann, Taksar and Heyman): the pivot of a node is the sum of its remaining
+edges, so entries keep their relative precision however weakly the nodes are joined.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+
+from .numba_maths import F32, F64, I64, exp32
+from .numba_simd import choose, lane_numbers, load, load64, narrow, splat, splat64, store, store_square, store64, total, totals
+
+_CUT = 36.0  #: reduced cost beyond which nothing is kept
+_SAME_MASS = 2e-6  #: cumulative weights closer than this are the same boundary
+_UNJOINED = np.float32(1e-30)  #: a pivot below which a node has no edges
+_RIDGE = np.float32(1e-6)  #: conductance to the ground, times b: what it hides cannot be seen in the answers
+_LARGEST_STEP = np.float32(5.0)
+_TINY, _ZERO, _ONE = np.float32(1e-30), np.float32(0.0), np.float32(1.0)
+_TOLERANCE = 1e-6  #: L1 error of the column marginal
+_MOST_STEPS = 40
+_SINKHORN = 1  #: steps of Sinkhorn at the start, which cost little
+_KEEP = 0.2  #: an inverse is kept while each step leaves at most so much of the error
+
+
+@njit(nogil=True, cache=True)
+def staircase(at: F64, aw: F32, n: int, y: F64, b: F64, K: int, eps: float, h: F64) -> None:
+    """h_j = (y_j^2 - g_j) / eps for the optimal potential g of the hard sort: as ``solvers.start``.
+
+    Between targets j and j + 1 it rises by 2 x / eps times their distance, x being the source in which the cumulative
+    weights of the targets pass from one to the other, or the middle of the two sources between which they do.
+    """
+    h[0] = 0.0
+    boundary, before, after = 0.0, 0, 0
+    up_to_before, up_to_after = float(aw[0]), float(aw[0])
+    for j in range(K - 1):
+        boundary += b[j]
+        while before < n - 1 and up_to_before < boundary - _SAME_MASS:
+            before += 1
+            up_to_before += aw[before]
+        while after < n - 1 and up_to_after <= boundary + _SAME_MASS:
+            after += 1
+            up_to_after += aw[after]
+        h[j + 1] = h[j] + (at[before] + at[after]) / eps * (y[j + 1] - y[j])
+
+
+@njit(nogil=True, cache=True)
+def band(at: F64, N: int, y: F64, h: F64, K: int, eps: float, t: F64, r: F64, best: I64, lo: I64, hi: I64,
+         glo: I64, ghi: I64, ends: I64) -> None:  # fmt: skip
+    """t, r and the target ``best`` with M = 0 of increasing sources; which blocks meet which groups, both ways.
+
+    Targets of group g share sources with those before ends_g.
+    """
+    j = 0
+    for i in range(N):
+        ti = 2.0 * at[i] / eps
+        here = ti * y[j] - h[j]
+        while j < K - 1 and ti * y[j + 1] - h[j + 1] >= here:
+            j += 1
+            here = ti * y[j] - h[j]
+        t[i], r[i], best[i] = ti, here, j
+    blocks, groups = N // 16, (K + 3) // 4
+    first, last = 0, 0
+    for g in range(groups):
+        j = 4 * g
+        while first < blocks - 1:
+            i = 16 * first + 15
+            if best[i] >= j or r[i] - (t[i] * y[j] - h[j]) <= _CUT:
+                break
+            first += 1
+        j = min(4 * g + 3, K - 1)
+        last = max(last, first + 1)
+        while last < blocks:
+            i = 16 * last
+            if best[i] > j and r[i] - (t[i] * y[j] - h[j]) > _CUT:
+                break
+            last += 1
+        lo[g], hi[g] = first, last
+    first, last = 0, 0
+    for q in range(blocks):
+        while first < groups - 1 and hi[first] <= q:
+            first += 1
+        last = max(last, first + 1)
+        while last < groups and lo[last] <= q:
+            last += 1
+        glo[q], ghi[q] = first, last
+    last = 0
+    for g in range(groups):
+        while last < groups and lo[last] < hi[g]:
+            last += 1
+        ends[g] = 4 * last
+
+
+@njit(nogil=True, cache=True)
+def gibbs(t: F64, r: F64, N: int, y: F64, h: F64, K: int, lo: I64, hi: I64, G: F32) -> None:
+    """G_ij at [j, i], in the band; zero for targets that only fill the last group."""
+    for j in range(4 * ((K + 3) // 4)):
+        g = j // 4
+        if j >= K:
+            for q in range(lo[g], hi[g]):
+                store(G, j * N + 16 * q, splat(0.0))
+            continue
+        yj, hj = y[j], h[j]
+        for q in range(lo[g], hi[g]):
+            minus_M = load64(t, 16 * q) * yj - hj - load64(r, 16 * q)
+            store(G, j * N + 16 * q, exp32(narrow(minus_M)))
+
+
+@njit(nogil=True, cache=True)
+def scale(G: F32, N: int, K: int, aw: F32, u: F32, lo: I64, hi: I64, glo: I64, ghi: I64, v: F32, av: F32,
+          parts: F32, s: F32) -> None:  # fmt: skip
+    """v, and the column sums s_j = sum_i a_i v_i G_ij: u_j s_j is what target j gets. ``parts``: scratch (K, 16)."""
+    for q in range(N // 16):
+        s0, s1, s2, s3 = splat(0.0), splat(0.0), splat(0.0), splat(0.0)
+        for g in range(glo[q], ghi[q]):
+            j = 4 * g
+            o = j * N + 16 * q
+            s0 = s0 + load(G, o) * u[j]
+            s1 = s1 + load(G, o + N) * u[j + 1]
+            s2 = s2 + load(G, o + 2 * N) * u[j + 2]
+            s3 = s3 + load(G, o + 3 * N) * u[j + 3]
+        vq = splat(1.0) / ((s0 + s1) + (s2 + s3))
+        store(v, 16 * q, vq)
+        store(av, 16 * q, vq * load(aw, 16 * q))
+    gather(G, N, K, av, lo, hi, parts, s)
+
+
+@njit(nogil=True, cache=True)
+def gather(G: F32, N: int, K: int, w: F32, lo: I64, hi: I64, parts: F32, s: F32) -> None:
+    """s_j = sum_i w_i G_ij."""
+    for g in range((K + 3) // 4):
+        j = 4 * g
+        s0, s1, s2, s3 = splat(0.0), splat(0.0), splat(0.0), splat(0.0)
+        for q in range(lo[g], hi[g]):
+            o = j * N + 16 * q
+            wq = load(w, 16 * q)
+            s0 = s0 + load(G, o) * wq
+            s1 = s1 + load(G, o + N) * wq
+            s2 = s2 + load(G, o + 2 * N) * wq
+            s3 = s3 + load(G, o + 3 * N) * wq
+        store(parts, 16 * j, s0)
+        store(parts, 16 * j + 16, s1)
+        store(parts, 16 * j + 32, s2)
+        store(parts, 16 * j + 48, s3)
+    add_up(parts, K, s)
+
+
+@njit(nogil=True, cache=True)
+def add_up(parts: F32, K: int, s: F32) -> None:
+    """Sums of the rows of ``parts`` (K, 16), sixteen at a time; its rows beyond K, up to a multiple of 16, are read."""
+    for j in range(0, K, 16):
+        o = 16 * j
+        s16 = totals((
+            load(parts, o), load(parts, o + 16), load(parts, o + 32), load(parts, o + 48),
+            load(parts, o + 64), load(parts, o + 80), load(parts, o + 96), load(parts, o + 112),
+            load(parts, o + 128), load(parts, o + 144), load(parts, o + 160), load(parts, o + 176),
+            load(parts, o + 192), load(parts, o + 208), load(parts, o + 224), load(parts, o + 240),
+        ))  # fmt: skip
+        store(s, j, choose(lane_numbers() < float(K - j), s16, splat(0.0)))
+
+
+@njit(nogil=True, cache=True)
+def edges(G: F32, N: int, K: int, ra: F32, u: F32, v: F32, lo: I64, hi: I64, Q: F32, W: F32, stride: int,
+          ends: I64) -> None:  # fmt: skip
+    """W = Q^T Q for Q_ij = sqrt(a_i) p_ij, above its diagonal; ``ra`` holds the roots."""
+    groups = (K + 3) // 4
+    for j in range(4 * groups):
+        uj = u[j]
+        for q in range(lo[j // 4], hi[j // 4]):
+            o = j * N + 16 * q
+            store(Q, o, load(G, o) * uj * load(v, 16 * q) * load(ra, 16 * q))
+    for g in range(groups):
+        for j in range(4 * g, 4 * g + 4):
+            for c in range(4 * g // 16 * 16, ends[g], 16):
+                store(W, j * stride + c, splat(0.0))
+        for f in range(g, ends[g] // 4):
+            z = splat(0.0)
+            a0, a1, a2, a3, b0, b1, b2, b3 = z, z, z, z, z, z, z, z
+            c0, c1, c2, c3, d0, d1, d2, d3 = z, z, z, z, z, z, z, z
+            for q in range(lo[f], hi[g]):
+                o = 4 * g * N + 16 * q
+                e = 4 * f * N + 16 * q
+                k0, k1, k2, k3 = load(Q, e), load(Q, e + N), load(Q, e + 2 * N), load(Q, e + 3 * N)
+                p = load(Q, o)
+                a0, a1, a2, a3 = a0 + p * k0, a1 + p * k1, a2 + p * k2, a3 + p * k3
+                p = load(Q, o + N)
+                b0, b1, b2, b3 = b0 + p * k0, b1 + p * k1, b2 + p * k2, b3 + p * k3
+                p = load(Q, o + 2 * N)
+                c0, c1, c2, c3 = c0 + p * k0, c1 + p * k1, c2 + p * k2, c3 + p * k3
+                p = load(Q, o + 3 * N)
+                d0, d1, d2, d3 = d0 + p * k0, d1 + p * k1, d2 + p * k2, d3 + p * k3
+            tile = totals((a0, a1, a2, a3, b0, b1, b2, b3, c0, c1, c2, c3, d0, d1, d2, d3))
+            store_square(W, 4 * g * stride + 4 * f, stride, tile)
+
+
+@njit(forceinline=True)
+def _inverse(pivot: float) -> float:
+    """1 / pivot; 0 for a node without edges, which is then left alone."""
+    return _ONE / pivot if pivot > _UNJOINED else _ZERO
+
+
+@njit(nogil=True, cache=True)
+def eliminate(W: F32, K: int, stride: int, ends: I64, ridge: F32, inv: F32, F: F32) -> None:
+    """Eliminates the nodes in turn, in place: W keeps the edges that each has when it goes, ``inv`` 1 / their sum.
+
+    ``ridge`` leads from each node to the ground, where the last one stands. Four nodes go at a time: first among
+    themselves, with all the others as one (edges only add up, so the sum R of a node's edges to the others changes as one
+    edge would), then their edges to the others, then the others. ``F``: scratch (4, stride).
+    """
+    lanes = lane_numbers()
+    for k in range(0, K, 4):
+        here, end = k // 16 * 16, ends[k // 4]
+        o0 = k * stride
+        o1, o2, o3 = o0 + stride, o0 + 2 * stride, o0 + 3 * stride
+        others = lanes > float(k + 3 - here)
+        z = splat(0.0)
+        m0, m1 = choose(others, load(W, o0 + here), z), choose(others, load(W, o1 + here), z)
+        m2, m3 = choose(others, load(W, o2 + here), z), choose(others, load(W, o3 + here), z)
+        s0, s1, s2, s3 = m0, m1, m2, m3
+        for c in range(here + 16, end, 16):
+            s0, s1 = s0 + load(W, o0 + c), s1 + load(W, o1 + c)
+            s2, s3 = s2 + load(W, o2 + c), s3 + load(W, o3 + c)
+        r0, r1, r2, r3 = total(s0), total(s1), total(s2), total(s3)
+        w01, w02, w03 = W[o0 + k + 1], W[o0 + k + 2], W[o0 + k + 3]
+        w12, w13, w23 = W[o1 + k + 2], W[o1 + k + 3], W[o2 + k + 3]
+        i0 = _inverse(w01 + w02 + w03 + r0 + ridge[k])
+        f01, f02, f03 = w01 * i0, w02 * i0, w03 * i0
+        w12, w13, w23 = w12 + f01 * w02, w13 + f01 * w03, w23 + f02 * w03
+        r1, r2, r3 = r1 + f01 * r0, r2 + f02 * r0, r3 + f03 * r0
+        i1 = _inverse(w12 + w13 + r1 + ridge[k + 1])
+        f12, f13 = w12 * i1, w13 * i1
+        w23, r2, r3 = w23 + f12 * w13, r2 + f12 * r1, r3 + f13 * r1
+        i2 = _inverse(w23 + r2 + ridge[k + 2])
+        f23 = w23 * i2
+        i3 = _inverse(r3 + f23 * r2 + ridge[k + 3])
+        inv[k], inv[k + 1], inv[k + 2], inv[k + 3] = i0, i1, i2, i3
+        for c in range(here, end, 16):
+            if c > here:
+                m0, m1, m2, m3 = load(W, o0 + c), load(W, o1 + c), load(W, o2 + c), load(W, o3 + c)
+            m1 = m1 + m0 * f01
+            m2 = m2 + m0 * f02 + m1 * f12
+            m3 = m3 + m0 * f03 + m1 * f13 + m2 * f23
+            store(W, o0 + c, m0)
+            store(W, o1 + c, m1)
+            store(W, o2 + c, m2)
+            store(W, o3 + c, m3)
+            store(F, c, m0 * i0)
+            store(F, stride + c, m1 * i1)
+            store(F, 2 * stride + c, m2 * i2)
+            store(F, 3 * stride + c, m3 * i3)
+            for j in range(k + 4, min(c + 16, end)):
+                row = load(W, j * stride + c)
+                row = row + m0 * F[j] + m1 * F[stride + j] + m2 * F[2 * stride + j] + m3 * F[3 * stride + j]
+                store(W, j * stride + c, row)
+        W[o0 + k + 1], W[o0 + k + 2], W[o0 + k + 3] = w01, w02, w03
+        W[o1 + k + 2], W[o1 + k + 3], W[o2 + k + 3] = w12, w13, w23
+    inv[K - 1] = 0.0
+
+
+@njit(nogil=True, cache=True)
+def substitute(W: F32, K: int, stride: int, ends: I64, inv: F32, z: F32, x: F32) -> None:
+    """x = L^-1 z by what ``eliminate`` left, zero at the last node; z is used up. Four nodes at a time."""
+    for k in range(0, K, 4):
+        here, end = k // 16 * 16, ends[k // 4]
+        o0 = k * stride
+        o1, o2, o3 = o0 + stride, o0 + 2 * stride, o0 + 3 * stride
+        z0, z1, z2, z3 = z[k], z[k + 1], z[k + 2], z[k + 3]
+        z0 = z0 * inv[k]
+        z1 = (z1 + W[o0 + k + 1] * z0) * inv[k + 1]
+        z2 = (z2 + W[o0 + k + 2] * z0 + W[o1 + k + 2] * z1) * inv[k + 2]
+        z3 = (z3 + W[o0 + k + 3] * z0 + W[o1 + k + 3] * z1 + W[o2 + k + 3] * z2) * inv[k + 3]
+        for c in range(here, end, 16):
+            left = load(W, o0 + c) * z0 + load(W, o1 + c) * z1
+            store(z, c, load(z, c) + left + (load(W, o2 + c) * z2 + load(W, o3 + c) * z3))
+        z[k], z[k + 1], z[k + 2], z[k + 3] = z0, z1, z2, z3
+    for c in range(0, stride, 16):
+        store(x, c, splat(0.0))
+    for k in range((K - 1) // 4 * 4, -1, -4):
+        here, end = k // 16 * 16, ends[k // 4]
+        o0 = k * stride
+        o1, o2, o3 = o0 + stride, o0 + 2 * stride, o0 + 3 * stride
+        s0, s1, s2, s3 = splat(0.0), splat(0.0), splat(0.0), splat(0.0)
+        for c in range(here, end, 16):
+            xc = load(x, c)
+            s0, s1 = s0 + load(W, o0 + c) * xc, s1 + load(W, o1 + c) * xc
+            s2, s3 = s2 + load(W, o2 + c) * xc, s3 + load(W, o3 + c) * xc
+        r0, r1, r2, r3 = total(s0), total(s1), total(s2), total(s3)
+        x3 = z[k + 3] + r3 * inv[k + 3]
+        x2 = z[k + 2] + (r2 + W[o2 + k + 3] * x3) * inv[k + 2]
+        x1 = z[k + 1] + (r1 + W[o1 + k + 2] * x2 + W[o1 + k + 3] * x3) * inv[k + 1]
+        x0 = z[k] + (r0 + W[o0 + k + 1] * x1 + W[o0 + k + 2] * x2 + W[o0 + k + 3] * x3) * inv[k]
+        x[k], x[k + 1], x[k + 2], x[k + 3] = x0, x1, x2, x3
+
+
+@njit(nogil=True, cache=True)
+def newton(G: F32, N: int, K: int, aw: F32, ra: F32, b: F32, lo: I64, hi: I64, glo: I64, ghi: I64, stride: int,
+           Q: F32, W: F32, ends: I64, inv: F32, u: F32, v: F32, av: F32, parts: F32, s: F32,
+           small: F32) -> tuple[float, int, int]:  # fmt: skip
+    """The scalings u and v, and s. Returns the marginal error, and how many steps and eliminations it took.
+
+    Steps as in ``solvers.newton``, but the Laplacian (left eliminated in W) is kept as long as the error falls fast.
+    Scratch: ``small`` (9, stride).
+    """
+    base, direction, rho, ridge, z, F = (
+        small[:stride], small[stride : 2 * stride], small[2 * stride : 3 * stride], small[3 * stride : 4 * stride],
+        small[4 * stride : 5 * stride], small[5 * stride :],
+    )  # fmt: skip
+    for c in range(0, stride, 16):
+        start = load(b, c)
+        store(u, c, start)
+        store(base, c, start)
+        store(direction, c, splat(0.0))
+        store(ridge, c, start * _RIDGE)
+    length, slope, before, error = 1.0, np.inf, np.inf, np.inf
+    eliminations = 0
+    for step in range(_MOST_STEPS + 1):
+        scale(G, N, K, aw, u, lo, hi, glo, ghi, v, av, parts, s)
+        errors, slopes = splat(0.0), splat(0.0)
+        for c in range(0, stride, 16):
+            off = load(b, c) - load(u, c) * load(s, c)
+            store(rho, c, off)
+            store(z, c, off)
+            errors = errors + choose(off > 0.0, off, splat(0.0) - off)
+            slopes = slopes + off * load(direction, c)
+        error = float(total(errors))
+        if not error > _TOLERANCE or step == _MOST_STEPS:
+            return error, step, eliminations
+        if step < _SINKHORN:
+            for c in range(0, stride, 16):
+                store(u, c, load(b, c) / choose(load(s, c) > _TINY, load(s, c), splat(1.0)))
+            continue
+        slope_here = float(total(slopes))
+        if slope_here < -0.5 * slope:  # past the maximum: the secant says where it is
+            length *= slope / (slope - slope_here)
+        else:
+            if eliminations == 0 or error > _KEEP * before:
+                edges(G, N, K, ra, u, v, lo, hi, Q, W, stride, ends)
+                eliminate(W, K, stride, ends, ridge, inv, F)
+                eliminations += 1
+            before = error
+            substitute(W, K, stride, ends, inv, z, direction)
+            slope = _direct(direction, rho, u, s, b, K, stride)
+            for c in range(0, stride, 16):
+                store(base, c, load(u, c))
+            length = 1.0
+        for c in range(0, stride, 16):
+            store(u, c, load(base, c) * exp32(load(direction, c) * np.float32(length)))
+    return error, _MOST_STEPS, eliminations
+
+
+@njit(nogil=True, cache=True)
+def _direct(direction: F32, rho: F32, u: F32, s: F32, b: F32, K: int, stride: int) -> float:
+    """Bounds a step, and returns the slope along it."""
+    centre = splat(0.0)
+    for c in range(0, stride, 16):
+        centre = centre + load(direction, c) * load(b, c)
+    mean = total(centre)
+    slopes = splat(0.0)
+    for c in range(0, stride, 16):
+        d = load(direction, c) - mean
+        d = choose(d > -_LARGEST_STEP, d, splat(-_LARGEST_STEP))
+        d = choose(d < _LARGEST_STEP, d, splat(_LARGEST_STEP))
+        store(direction, c, d)
+        slopes = slopes + d * load(rho, c)
+    slope = float(total(slopes))
+    if slope > 0.0:
+        return slope
+    slope = 0.0
+    for j in range(K):  # Sinkhorn's own step always rises
+        direction[j] = -math.log(max(s[j] * u[j] / b[j], 1e-30)) if b[j] > 0.0 else 0.0
+        slope += direction[j] * rho[j]
+    return slope

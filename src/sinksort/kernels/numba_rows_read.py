@@ -1,0 +1,91 @@
+"""A solved plan, read forwards and backwards; see ``asks`` for the formulas and ``numba_rows_newton`` for the symbols.
+
+Averages under p_i are taken of differences to the target ``best`` that source i is sent to by the hard sort (``phi_0``,
+``y_0``). When the plan is nearly a permutation everything else has a weight near zero, and small gradients come out with
+all their digits instead of as differences of large numbers.
+"""
+
+from __future__ import annotations
+
+from numba import njit
+
+from .numba_maths import F32, F64, I64
+from .numba_rows_newton import add_up
+from .numba_simd import choose, highest, load, splat, store
+
+
+@njit(nogil=True, cache=True)
+def pulled(G: F32, N: int, u: F32, v: F32, phi: F32, last: F32, lasts: int, stride: int, glo: I64, ghi: I64,
+           occupied: F32, scaled: F32, out: F32) -> float:  # fmt: skip
+    """out_i = sum_j p_ij phi_j; returns the error of the rule, 4 max_i sum_l (sum_j p_ij last_lj)^2.
+
+    ``lasts`` is 6 or 0, when there is no rule. Scratch: ``scaled`` (7, stride).
+    """
+    for c in range(0, stride, 16):
+        store(scaled, c, load(phi, c) * load(u, c))
+        for k in range(lasts):
+            store(scaled, (1 + k) * stride + c, load(last, k * stride + c) * load(u, c))
+    l1, l2, l3 = scaled[stride:], scaled[2 * stride :], scaled[3 * stride :]
+    l4, l5, l6 = scaled[4 * stride :], scaled[5 * stride :], scaled[6 * stride :]
+    worst, zero = splat(0.0), splat(0.0)
+    for q in range(N // 16):
+        vq = load(v, 16 * q)
+        if lasts == 0:
+            even, odd = zero, zero
+            for j in range(4 * glo[q], 4 * ghi[q], 2):
+                even = even + load(G, j * N + 16 * q) * scaled[j]
+                odd = odd + load(G, (j + 1) * N + 16 * q) * scaled[j + 1]
+            store(out, 16 * q, (even + odd) * vq)
+            continue
+        s0, s1, s2, s3, s4, s5, s6 = zero, zero, zero, zero, zero, zero, zero
+        for j in range(4 * glo[q], 4 * ghi[q]):
+            p = load(G, j * N + 16 * q)
+            s0 = s0 + p * scaled[j]
+            s1, s2, s3 = s1 + p * l1[j], s2 + p * l2[j], s3 + p * l3[j]
+            s4, s5, s6 = s4 + p * l4[j], s5 + p * l5[j], s6 + p * l6[j]
+        store(out, 16 * q, s0 * vq)
+        squares = (s1 * s1 + s2 * s2 + s3 * s3 + s4 * s4 + s5 * s5 + s6 * s6) * vq * vq * load(occupied, 16 * q)
+        worst = choose(squares > worst, squares, worst)
+    return 4.0 * float(highest(worst))
+
+
+@njit(nogil=True, cache=True)
+def at_best(phi: F32, best: I64, N: int, out: F32) -> None:
+    for i in range(N):
+        out[i] = phi[best[i]]
+
+
+@njit(nogil=True, cache=True)
+def covariances(G: F32, N: int, u: F32, v: F32, phi: F32, phi_0: F32, y: F32, y_0: F32, glo: I64, ghi: I64,
+                mean: F32, cov: F32) -> None:  # fmt: skip
+    """mean_i = E_i phi - phi_0 and cov_i = Cov_i(phi, y)."""
+    for q in range(N // 16):
+        i = 16 * q
+        p0, y0 = load(phi_0, i), load(y_0, i)
+        means, means_y, products = splat(0.0), splat(0.0), splat(0.0)
+        for j in range(4 * glo[q], 4 * ghi[q]):
+            p = load(G, j * N + i) * u[j]
+            dy = splat(y[j]) - y0
+            weighted = p * (splat(phi[j]) - p0)
+            means = means + weighted
+            means_y = means_y + p * dy
+            products = products + weighted * dy
+        vq = load(v, i)
+        means = means * vq
+        store(mean, i, means)
+        store(cov, i, products * vq - means * means_y * vq)
+
+
+@njit(nogil=True, cache=True)
+def tensions(G: F32, N: int, K: int, u: F32, v: F32, w: F32, phi: F32, phi_0: F32, mean: F32, lo: I64, hi: I64,
+             parts: F32, t: F32) -> None:  # fmt: skip
+    """t_j = sum_i w_i p_ij (phi_j - E_i phi). With w = a this is L phi."""
+    for j in range(4 * ((K + 3) // 4)):
+        g = j // 4
+        sums = splat(0.0)
+        for q in range(lo[g], hi[g]):
+            i = 16 * q
+            off = (splat(phi[j]) - load(phi_0, i)) - load(mean, i)
+            sums = sums + load(G, j * N + i) * (load(w, i) * load(v, i)) * off
+        store(parts, 16 * j, sums * u[j])
+    add_up(parts, K, t)
