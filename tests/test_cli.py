@@ -81,7 +81,6 @@ OPTIONS = {
         "flip": True,
         "precision": "bfloat16",
         "measure_every": 1,
-        "newton_steps": 3,
         **COMMON,
     },
 }

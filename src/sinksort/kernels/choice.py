@@ -26,6 +26,7 @@ _SHORT = 2048
 _AUTO: dict[str, str] = {}  # by device
 _FILES = {"numba": ("numba_rows", "numba_long"), "triton": ("triton_rows", "triton_long")}
 _HINTS = {"numba": "install it with pip install 'sinksort[cpu]'", "triton": "it comes with torch for CUDA on Linux"}
+_REACHED = 1e-5  #: marginal error that kernels always come below
 _SINGLE = (torch.float32, torch.float16, torch.bfloat16)
 
 _log = logging.getLogger("sinksort")
@@ -124,7 +125,7 @@ def _unfit(
 ) -> str | None:
     if x.dtype not in _SINGLE:
         return f"its kernels compute in single precision, and x is {x.dtype}"
-    if not isinstance(solver, Newton) or solver != Newton():
+    if not _satisfied(solver):
         return f"its kernels have their own solver, and solver={solver!r} asks for another"
     if not isinstance(cost, (int, float)) or cost != 2:
         return f"its kernels know the squared cost only, and cost={cost!r}"
@@ -135,6 +136,12 @@ def _unfit(
     if any(isinstance(t, Tensor) and (t.requires_grad or _has_tangent(t)) for t in constants):
         return "its kernels differentiate in x only, and another argument requires a gradient"
     return "its kernels have no forward-mode derivative" if _in_forward_mode(x) else None
+
+
+def _satisfied(solver: Solver) -> bool:
+    """Whether what kernels do is what was asked for: they are finer than any tolerance that is not very small."""
+    fine = isinstance(solver, Newton) and (solver.tolerance is None or solver.tolerance >= _REACHED)
+    return fine and solver == Newton(tolerance=solver.tolerance)
 
 
 def _has_tangent(t: Tensor) -> bool:

@@ -45,7 +45,6 @@ class Cifar:
     flip: bool = knob(True, "mirror every other training image")
     precision: str = knob("bfloat16", "of convolutions on a GPU: bfloat16 or float32")
     measure_every: int = knob(1, "epochs between measurements")
-    newton_steps: int = knob(3, "solver steps in a CUDA graph")
 
     def __post_init__(self) -> None:
         require_counts(runs=self.runs, epochs=self.epochs, batch=self.batch, measure_every=self.measure_every)
@@ -132,9 +131,7 @@ class Classifiers:
             return functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view_as(labels)
         k = 5 if self.method.startswith("top5") else 1
         J = "log" if self.method.endswith("-log") else "relu"
-        recording = logits.is_cuda and torch.cuda.is_current_stream_capturing()
-        limit = self.knobs.newton_steps if recording else 60
-        solver = Newton(tolerance=self.knobs.eta, max_iterations=limit)
+        solver = Newton(tolerance=self.knobs.eta)
         return topk_loss(logits, labels, k, J=J, eps=self.knobs.eps, reduction="none", solver=solver)
 
     def measure(self) -> list[Numbers]:
