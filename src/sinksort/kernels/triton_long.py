@@ -12,6 +12,8 @@ import torch
 import triton
 from torch import Tensor
 
+from . import triton_long_few as few
+from . import triton_long_few_back as few_back
 from . import triton_long_grid as grid
 from .asks import Answer, Ask
 from .triton_long_maths import CODES, moments
@@ -23,6 +25,10 @@ _FEW = 4
 _PROGRAMS = 528  #: chunks that all rows together are cut into: four for each multiprocessor of a large GPU
 _MOMENTS_BLOCK, _SPREAD_BLOCK, _READ_BLOCK = 2048, 256, 1024
 _STEPS = 24  #: of Newton's method; six are ordinary
+_WHOLE = 32768  #: longest rows that one program works on, if targets are few
+_FEW_PROGRAMS = 132  #: chunks of all rows, if targets are few: every program adds up what all of a row left
+_FEW_BLOCK = 1024
+_PASSES = 6  #: over a row that is cut into chunks; three are ordinary
 _HEAD = grid.HEAD.value
 _CELLS = grid.CELLS.value
 
@@ -55,10 +61,10 @@ def _sizes(ask: Ask) -> _Sizes:
     return _Sizes(K, max(16, triton.next_power_of_2(K)), HI, triton.next_power_of_2(_CELLS * HI + 7), 32)
 
 
-def _cut(R: int, n: int, block: int) -> tuple[int, int]:
+def _cut(R: int, n: int, block: int, programs: int = _PROGRAMS) -> tuple[int, int]:
     """How many chunks a row is cut into, and how many blocks each of them has."""
     blocks = triton.cdiv(n, block)
-    tiles = triton.cdiv(blocks, min(blocks, max(1, _PROGRAMS // R)))
+    tiles = triton.cdiv(blocks, min(blocks, max(1, programs // R)))
     return triton.cdiv(blocks, tiles), tiles
 
 
@@ -77,10 +83,26 @@ def _strides(t: Tensor | None, like: Tensor) -> tuple[Tensor, int, int]:
 
 
 def state_layout(ask: Ask) -> tuple[int, torch.dtype]:
-    return _sizes(ask).state, torch.float32
+    return (few.STATE.value, torch.float64) if ask.m is None else (_sizes(ask).state, torch.float32)
 
 
 def pull(ask: Ask, phi: Tensor) -> Answer:
+    return _few(ask, phi) if ask.m is None else _pull_by_grid(ask, phi)
+
+
+def pull_backward(ask: Ask, phi: Tensor, state: Tensor, w: Tensor) -> Tensor:
+    return _few_backward(ask, phi, state, w) if ask.m is None else _pull_back_by_grid(ask, phi, state, w)
+
+
+def push(ask: Ask) -> Answer:
+    return _few(ask, None)
+
+
+def push_backward(ask: Ask, state: Tensor, c: Tensor) -> Tensor:
+    return _few_backward(ask, c, state, None)
+
+
+def _pull_by_grid(ask: Ask, phi: Tensor) -> Answer:
     x, n, R = ask.x, ask.x.shape[1], len(ask.x)
     K, KP, HI, UP, BU = sizes = _sizes(ask)
     code, weighted = CODES[ask.squash], ask.a is not None
@@ -118,7 +140,7 @@ def pull(ask: Ask, phi: Tensor) -> Answer:
     return Answer(out, state, error)
 
 
-def pull_backward(ask: Ask, phi: Tensor, state: Tensor, w: Tensor) -> Tensor:
+def _pull_back_by_grid(ask: Ask, phi: Tensor, state: Tensor, w: Tensor) -> Tensor:
     x, n, R = ask.x, ask.x.shape[1], len(ask.x)
     K, KP, HI, UP, BU = sizes = _sizes(ask)
     code, weighted = CODES[ask.squash], ask.a is not None
@@ -148,5 +170,89 @@ def pull_backward(ask: Ask, phi: Tensor, state: Tensor, w: Tensor) -> Tensor:
     grid.read_back[(R * blocks,)](
         *of_x, *of_a, *of_w, state, scratch, sums, eps, eps_rows, out, n, blocks, G,
         KP=KP, HI=HI, UP=UP, GP=GP, SQUASH=code, WEIGHTED=weighted, EPS_ROWS=by_row, BLOCK=_READ_BLOCK,
+    )  # fmt: skip
+    return out
+
+
+def _few(ask: Ask, phi: Tensor | None) -> Answer:
+    """Onto two to four targets: averages of phi over them, or of x in each of them."""
+    x, n, R, K = ask.x, ask.x.shape[1], len(ask.x), ask.y.shape[-1]
+    KP = 2 if K <= 2 else 4
+    code, weighted, push_ = CODES[ask.squash], ask.a is not None, phi is None
+    of_x, of_a = _strides(x, x), _strides(ask.a, x)
+    of_targets = ask.y, _row_stride(ask.y), ask.b, _row_stride(ask.b)
+    of_phi = (ask.y, 0) if phi is None else (phi, _row_stride(phi))
+    eps, eps_rows, by_row = _of_eps(ask)
+    state = x.new_empty(R, few.STATE.value, dtype=torch.float64)
+    error = x.new_empty(R, dtype=torch.float32)
+    if push_:
+        out = x.new_empty(R, K, dtype=torch.float32)
+    else:
+        out = torch.empty_like(x, memory_format=torch.contiguous_format)
+    if n <= _WHOLE:
+        few.whole[(R,)](
+            *of_x, *of_a, *of_targets, *of_phi, eps, eps_rows, out, state, error, n, triton.cdiv(n, _FEW_BLOCK), _STEPS,
+            K=K, KP=KP, SQUASH=code, WEIGHTED=weighted, EPS_ROWS=by_row, PUSH=push_, BLOCK=_FEW_BLOCK, num_warps=8,
+        )  # fmt: skip
+        return Answer(out, state, error)
+
+    G, tiles = _cut(R, n, _MOMENTS_BLOCK, _FEW_PROGRAMS)
+    GP = triton.next_power_of_2(G)
+    stats = x.new_empty(R * G * 8, dtype=torch.float64)
+    moments[(R * G,)](
+        *of_x, *of_a, *of_targets[:2], K, stats, n, tiles, G, SQUASH=code, WEIGHTED=weighted, BLOCK=_MOMENTS_BLOCK
+    )
+    counted = x.new_empty(R * G * 2048, dtype=torch.float32)
+    few.bins[(R * G,)](
+        *of_x, *of_a, stats, counted, n, tiles * (_MOMENTS_BLOCK // _SPREAD_BLOCK), G,
+        GP=GP, SQUASH=code, WEIGHTED=weighted, BLOCK=_SPREAD_BLOCK, num_warps=8,
+    )  # fmt: skip
+    carry = x.new_empty(_PASSES + 1, R * few.CARRY.value, dtype=torch.float64)
+    few.begin[(R,)](
+        stats, counted, *of_targets, eps, eps_rows, carry, G,
+        K=K, KP=KP, GP=GP, SQUASH=code, EPS_ROWS=by_row, num_warps=8,
+    )  # fmt: skip
+    sums = x.new_empty(2, R * G * few.CHUNK.value, dtype=torch.float64)
+    for i in range(_PASSES):
+        few.step[(R * G,)](
+            *of_x, *of_a, stats, *of_targets, eps, eps_rows, carry[i], carry[i + 1], sums[1 - i % 2], sums[i % 2], n,
+            tiles * (_MOMENTS_BLOCK // _FEW_BLOCK), G, FIRST=i == 0, K=K, KP=KP, GP=GP, SQUASH=code, WEIGHTED=weighted,
+            EPS_ROWS=by_row, PUSH=push_, BLOCK=_FEW_BLOCK, num_warps=8,
+        )  # fmt: skip
+    few.end[(R if push_ else R * G,)](
+        *of_x, stats, *of_targets, *of_phi, eps, eps_rows, carry[_PASSES], sums[(_PASSES - 1) % 2], out, state, error, n,
+        tiles * (_MOMENTS_BLOCK // _FEW_BLOCK), G,
+        K=K, KP=KP, GP=GP, SQUASH=code, EPS_ROWS=by_row, PUSH=push_, BLOCK=_FEW_BLOCK, num_warps=8,
+    )  # fmt: skip
+    return Answer(out, state, error)
+
+
+def _few_backward(ask: Ask, phi: Tensor, state: Tensor, w: Tensor | None) -> Tensor:
+    """The cotangent of x: from w (R, n), or for push from ``phi``, the cotangent (R, K) of the averages."""
+    x, n, R, K = ask.x, ask.x.shape[1], len(ask.x), ask.y.shape[-1]
+    KP = 2 if K <= 2 else 4
+    eps, eps_rows, by_row = _of_eps(ask)
+    phi = phi.contiguous()
+    given = (
+        *_strides(x, x), *_strides(ask.a, x), *_strides(w, x), ask.y, _row_stride(ask.y), ask.b, _row_stride(ask.b),
+        phi, _row_stride(phi), eps, eps_rows, state,
+    )  # fmt: skip
+    code, weighted, push_ = CODES[ask.squash], ask.a is not None, w is None
+    out = torch.empty_like(x, memory_format=torch.contiguous_format)
+    if n <= _WHOLE:
+        few_back.whole_back[(R,)](
+            *given, out, n, triton.cdiv(n, _FEW_BLOCK),
+            K=K, KP=KP, SQUASH=code, WEIGHTED=weighted, EPS_ROWS=by_row, PUSH=push_, BLOCK=_FEW_BLOCK, num_warps=8,
+        )  # fmt: skip
+        return out
+    G, tiles = _cut(R, n, _FEW_BLOCK, _FEW_PROGRAMS)
+    sums = x.new_empty(R * G * few_back.BACK.value, dtype=torch.float64)
+    few_back.chunk_sums[(R * G,)](
+        *given, sums, n, tiles, G,
+        K=K, KP=KP, SQUASH=code, WEIGHTED=weighted, EPS_ROWS=by_row, PUSH=push_, BLOCK=_FEW_BLOCK, num_warps=8,
+    )  # fmt: skip
+    few_back.chunk_write[(R * G,)](
+        *given, sums, out, n, tiles, G, K=K, KP=KP, GP=triton.next_power_of_2(G),
+        SQUASH=code, WEIGHTED=weighted, EPS_ROWS=by_row, PUSH=push_, BLOCK=_FEW_BLOCK, num_warps=8,
     )  # fmt: skip
     return out

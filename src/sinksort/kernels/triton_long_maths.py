@@ -19,9 +19,6 @@ import triton.language as tl
 NONE, SIGMOID, ARCTAN = 0, 1, 2
 CODES = {None: NONE, "sigmoid": SIGMOID, "arctan": ARCTAN}
 
-#: What ``row_facts`` finds, in the order it is kept in a state.
-FACTS = 8
-
 
 @triton.jit
 def load_row(x: Any, row: Any, at: Any, stride_row: Any, stride: Any, n: Any) -> Any:
@@ -109,16 +106,14 @@ def placed(x: Any, mean: Any, std: Any, top: Any, SQUASH: tl.constexpr, SINGLE: 
 
 
 @triton.jit
-def moments(
-    x: Any, x_row: Any, x_step: Any, a: Any, a_row: Any, a_step: Any, y: Any, y_row: Any, K: Any, stats: Any, n: Any,
-    tiles: Any, G: Any, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr,
-) -> None:  # fmt: skip
-    """One chunk's weight, mean, squares, range of what counts, range of all, and whether it holds NaN: 8 numbers.
+def chunk_moments(
+    x: Any, x_row: Any, x_step: Any, a: Any, a_row: Any, a_step: Any, y: Any, y_row: Any, K: Any, n: Any, row: Any, g: Any,
+    tiles: Any, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr,
+) -> Any:  # fmt: skip
+    """A chunk's weight, mean, squares, range of what counts, range of all, and whether it holds NaN: 8 doubles.
 
     Infinite values count for the range alone: where they will be squashed to, or the outermost target.
     """
-    pid = tl.program_id(0)
-    row, g = pid // G, pid % G
     low_target = tl.load(y + row.to(tl.int64) * y_row).to(tl.float64)
     high_target = tl.load(y + row.to(tl.int64) * y_row + K - 1).to(tl.float64)
     infinity = float("inf")
@@ -152,6 +147,19 @@ def moments(
         shown = inside & (v == v)
         least = tl.minimum(least, tl.min(tl.where(shown, v, infinity)))
         most = tl.maximum(most, tl.max(tl.where(shown, v, -infinity)))
+    return total, mean, squares, bottom, top, least, most, nan
+
+
+@triton.jit
+def moments(
+    x: Any, x_row: Any, x_step: Any, a: Any, a_row: Any, a_step: Any, y: Any, y_row: Any, K: Any, stats: Any, n: Any,
+    tiles: Any, G: Any, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr,
+) -> None:  # fmt: skip
+    """``chunk_moments`` of all chunks."""
+    pid = tl.program_id(0)
+    total, mean, squares, bottom, top, least, most, nan = chunk_moments(
+        x, x_row, x_step, a, a_row, a_step, y, y_row, K, n, pid // G, pid % G, tiles, SQUASH, WEIGHTED, BLOCK
+    )
     out = stats + pid.to(tl.int64) * 8
     tl.store(out, total)
     tl.store(out + 1, mean)
@@ -165,10 +173,7 @@ def moments(
 
 @triton.jit
 def row_facts(stats: Any, row: Any, G: Any, SQUASH: tl.constexpr, GP: tl.constexpr) -> Any:
-    """What the partial moments of a row say: (mean, std, constant, weight, least, most, NaN or 0).
-
-    Without a squash ``mean`` is the smallest value, ``std`` one. ``least`` and ``most`` are those of xi. All double.
-    """
+    """``facts`` from the partial moments of a row."""
     g = tl.arange(0, GP)
     there = g < G
     at = stats + (row.to(tl.int64) * G + g) * 8
@@ -180,8 +185,19 @@ def row_facts(stats: Any, row: Any, G: Any, SQUASH: tl.constexpr, GP: tl.constex
     least = tl.min(tl.load(at + 5, mask=there, other=float("inf")))
     most = tl.max(tl.load(at + 6, mask=there, other=-float("inf")))
     nan = tl.max(tl.load(at + 7, mask=there, other=0.0))
-    poison = tl.where(nan > 0.0, float("nan"), 0.0).to(tl.float64)
     total = tl.sum(weight)
+    mean = tl.sum(weight * means) / tl.where(total > 0.0, total, 1.0)
+    about_mean = tl.sum(squares) + tl.sum(weight * (means - mean) * (means - mean))
+    return facts(total, mean, about_mean, bottom, top, least, most, nan, SQUASH)
+
+
+@triton.jit
+def facts(total: Any, mean: Any, squares: Any, bottom: Any, top: Any, least: Any, most: Any, nan: Any, SQUASH: tl.constexpr) -> Any:  # fmt: skip
+    """What the moments of a row say: (mean, std, constant, weight, least, most, NaN or 0), all double.
+
+    Without a squash ``mean`` is the smallest value, ``std`` one. ``least`` and ``most`` are those of xi.
+    """
+    poison = tl.where(nan > 0.0, float("nan"), 0.0).to(tl.float64)
     total = tl.where(total > 0.0, total, 1.0)
     if SQUASH == 0:
         most = most - least
@@ -190,8 +206,7 @@ def row_facts(stats: Any, row: Any, G: Any, SQUASH: tl.constexpr, GP: tl.constex
         constant = total * 0.0
         least = total * 0.0
     else:
-        mean = tl.sum(weight * means) / total
-        variance = (tl.sum(squares) + tl.sum(weight * (means - mean) * (means - mean))) / total
+        variance = squares / total
         spread = (top > bottom) & (variance > 0.0)
         size = tl.maximum(tl.abs(top), tl.abs(bottom))
         size = tl.where((size > 0.0) & is_finite(size), size, 1.0)

@@ -1,0 +1,468 @@
+"""Long rows onto two to four targets, in Triton: memberships and quantiles.
+
+Few targets make sharp edges (eps wide, not sqrt(eps)), which no grid resolves, so every step of Newton's method is one
+pass over the values: K exponentials each, sums of p_ij and of p_ij p_ik. The first point is good: values are counted in
+1,024 bins, each standing where its values stand on average, and the binned row is solved by one program. After that
+three passes are ordinary.
+
+Rows of moderate length are worked on by one program each, in one launch. Longer ones are cut into chunks: each pass is a
+launch, in whose beginning every program adds up the sums of the pass before and makes the (tiny) step for itself. The
+number of launches is fixed; a row that has converged is not read again.
+
+Places x~, potentials and sums over chunks are double: with eps = 1e-3 a membership moves by 500 times as much as x~.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton
+import triton.language as tl
+
+from .triton_long_grid import origin_of, row_product
+from .triton_long_maths import chunk_moments, facts, is_finite, load_row, load_weight, placed, row_facts
+
+# A state, in doubles: facts of the row, psi, column sums, products (KP, KP), and what each target averages.
+MEAN, STD, CONSTANT, WEIGHT, MOST, PSI, SUMS, AVERAGE, PRODUCTS = (
+    tl.constexpr(i) for i in (0, 1, 2, 3, 4, 8, 12, 16, 20)
+)
+STATE = tl.constexpr(36)
+# What is carried from step to step: base, direction, then length, slope, error and whether it is over.
+CARRY = tl.constexpr(16)
+#: Sums of one chunk: columns, averages, infinite payload, products.
+CHUNK = tl.constexpr(32)
+CONVERGED = tl.constexpr(1e-6)
+
+
+@triton.jit
+def few_targets(
+    y: Any, y_row: Any, b: Any, b_row: Any, eps: Any, eps_rows: Any, row: Any, origin: Any,
+    K: tl.constexpr, KP: tl.constexpr, EPS_ROWS: tl.constexpr,
+) -> Any:  # fmt: skip
+    """y from the origin, y_{j+1} - y_j, b, and 2/eps, all double. The largest b is what the others leave."""
+    k = tl.arange(0, KP)
+    here = tl.load(y + row.to(tl.int64) * y_row + k, mask=k < K, other=0.0).to(tl.float64)
+    following = tl.load(y + row.to(tl.int64) * y_row + k + 1, mask=k + 1 < K, other=0.0).to(tl.float64)
+    gap = tl.where(k + 1 < K, following - here, 0.0)
+    share = tl.load(b + row.to(tl.int64) * b_row + k, mask=k < K, other=0.0).to(tl.float64)
+    big = largest(share, KP)
+    share = tl.where(big, 0.0, share)
+    share = tl.where(big, 1.0 - tl.sum(share), share)
+    if EPS_ROWS:
+        slope = 2.0 / tl.load(eps_rows + row).to(tl.float64)
+    else:
+        slope = tl.full((), 2.0, tl.float64) / eps
+    return here - origin, gap, share, slope
+
+
+@triton.jit
+def largest(share: Any, KP: tl.constexpr) -> Any:
+    """Which of the targets weighs most: one of them."""
+    k = tl.arange(0, KP)
+    first = tl.min(tl.where(share == tl.max(share), k, KP))
+    return k == first
+
+
+@triton.jit
+def shares(xi: Any, psi: Any, y: Any, slope: Any, there: Any) -> Any:
+    """(values, K): p, in single precision, from double potentials."""
+    logit = psi[None, :] + (slope * xi)[:, None] * y[None, :]
+    logit = tl.where(there[None, :], logit, -1e300)
+    e = tl.exp((logit - tl.max(logit, 1)[:, None]).to(tl.float32))
+    return e / tl.sum(e, 1)[:, None]
+
+
+@triton.jit
+def solved(matrix: Any, right: Any, share: Any, KP: tl.constexpr) -> Any:
+    """L^+ right, where L has -matrix off its diagonal and rows that sum to zero, up to a constant.
+
+    Scaled by b^(-1/2) on both sides L has its eigenvalues in [0, 1], and the null vector sqrt(b) is moved to 1.
+    """
+    i = tl.arange(0, KP)
+    same = i[:, None] == i[None, :]
+    there = share > 0.0
+    root = tl.sqrt(tl.where(there, share, 1.0))
+    between = tl.where(same, 0.0, matrix)
+    M = tl.where(same, tl.sum(between, 1)[:, None], -between) / (root[:, None] * root[None, :])
+    M += root[:, None] * root[None, :] + tl.where(same, 1e-13, 0.0)
+    M = tl.where(there[:, None] & there[None, :], M, tl.where(same, 1.0, 0.0).to(tl.float64))
+    r = tl.where(there, right / root, 0.0)
+    for k in tl.static_range(KP):
+        pivot_row = tl.sum(tl.where(i[:, None] == k, M, 0.0), 0)
+        column = tl.sum(tl.where(i[None, :] == k, M, 0.0), 1)
+        pivot = tl.sum(tl.where(i == k, pivot_row, 0.0))
+        at_pivot = tl.sum(tl.where(i == k, r, 0.0))
+        factor = tl.where(i == k, 0.0, column / pivot)
+        M -= factor[:, None] * pivot_row[None, :]
+        r -= factor * at_pivot
+    return tl.where(there, r / tl.sum(tl.where(same, M, 0.0), 1) / root, 0.0)
+
+
+@triton.jit
+def stepped(s: Any, W: Any, share: Any, base: Any, direction: Any, length: Any, gradient: Any, KP: tl.constexpr) -> Any:
+    """The next (base, direction, length, slope) from sums at base + length direction, and how far off that was.
+
+    The rules are those of ``solvers.newton``; the error is relative to what each target weighs.
+    """
+    there = share > 0.0
+    big = largest(share, KP)
+    r = tl.where(there & (big == 0), share - s, 0.0)
+    off = tl.max(tl.where(there, tl.abs(r) / tl.where(there, share, 1.0), 0.0))
+    r = tl.where(big, -tl.sum(r), r)
+    newton = tl.minimum(tl.maximum(solved(W, r, share, KP), -5.0), 5.0)
+    uphill = tl.sum(r * newton) > 0.0
+    newton = tl.where(uphill, newton, tl.where(there, tl.log(share / tl.maximum(s, 1e-300)), 0.0))
+    slope_here = tl.sum(r * direction)
+    overshot = slope_here < -0.5 * gradient
+    point = base + length * direction
+    over = off <= CONVERGED
+    length = tl.where(overshot, length * gradient / (gradient - slope_here), 1.0)
+    length = tl.where(over, 1.0, length)
+    base = tl.where(overshot & (over == 0), base, point)
+    direction = tl.where(over, 0.0, tl.where(overshot, direction, newton))
+    gradient = tl.where(overshot, gradient, tl.sum(r * newton))
+    return base, direction, length, gradient, off
+
+
+@triton.jit
+def binned(
+    x: Any, x_row: Any, x_step: Any, a: Any, a_row: Any, a_step: Any, n: Any, row: Any, g: Any, tiles: Any, mean: Any,
+    std: Any, least: Any, most: Any, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr,
+) -> Any:  # fmt: skip
+    """(32, 32) twice: what the values in each bin weigh, and where in it they stand; bins are (low bits, high bits)."""
+    total = tl.zeros((32, 32), tl.float32)
+    places = tl.zeros((32, 32), tl.float32)
+    per_width = bins_per_width(least, most)
+    for tile in range(tiles):
+        at = (g.to(tl.int64) * tiles + tile) * BLOCK + tl.arange(0, BLOCK)
+        xi, _, _ = placed(load_row(x, row, at, x_row, x_step, n), mean, std, most, SQUASH, False)
+        weight = load_weight(a, row, at, a_row, a_step, n, WEIGHTED)
+        position = (xi - least) * per_width
+        k = tl.minimum(tl.maximum(tl.floor(position).to(tl.int32), 0), 1023)
+        t = (position - k.to(tl.float64)).to(tl.float32)
+        t = tl.where((t >= 0.0) & (t <= 1.0), t, 0.5)
+        low = (k % 32)[None, :] == tl.arange(0, 32)[:, None]
+        high = ((k // 32)[:, None] == tl.arange(0, 32)[None, :]).to(tl.float32)
+        total = row_product(tl.where(low, weight[None, :], 0.0), high, total)
+        places = row_product(tl.where(low, (weight * t)[None, :], 0.0), high, places)
+    return total, places
+
+
+@triton.jit
+def bins_per_width(least: Any, most: Any) -> Any:
+    width = most - least
+    return 1024.0 / tl.where(width > 1e-9, width, 1e-9)
+
+
+@triton.jit
+def from_bins(
+    total: Any, places: Any, least: Any, most: Any, y: Any, gap: Any, share: Any, slope: Any, KP: tl.constexpr
+) -> Any:
+    """The potentials of the binned row: ``total`` and ``places`` are (1024,) in order."""
+    mass = total.to(tl.float64)
+    mass = mass / tl.sum(mass)
+    inside = places.to(tl.float64) / tl.where(total > 0.0, total, 1.0).to(tl.float64)
+    xi = least + (tl.arange(0, 1024).to(tl.float64) + inside) / bins_per_width(least, most)
+    there = share > 0.0
+    reached = tl.cumsum(mass, 0)
+    boundary = tl.cumsum(share, 0)
+    beyond = (reached[:, None] >= boundary[None, :] - 1e-9) & (mass > 0.0)[:, None]
+    before = tl.min(tl.where(beyond, xi[:, None], most), 0)
+    beyond = (reached[:, None] > boundary[None, :] + 1e-9) & (mass > 0.0)[:, None]
+    after = tl.min(tl.where(beyond, xi[:, None], most), 0)
+    rise = -slope * 0.5 * (before + after) * gap
+    base = tl.cumsum(rise, 0) - rise
+    direction = base * 0.0
+    length = tl.full((), 1.0, tl.float64)
+    gradient = tl.full((), float("inf"), tl.float64)
+    off = tl.full((), 2.0, tl.float64)
+    mass = mass.to(tl.float32)
+    done = 0
+    while (done < 40) & (off > CONVERGED):
+        p = shares(xi, base + length * direction, y, slope, there)
+        s = tl.sum(mass[:, None] * p, 0).to(tl.float64)
+        W = products(mass[:, None] * p, p).to(tl.float64)
+        base, direction, length, gradient, off = stepped(s, W, share, base, direction, length, gradient, KP)
+        done += 1
+    return base + length * direction
+
+
+@triton.jit
+def products(left: Any, right: Any) -> Any:
+    """(K, K): sum over the values of left_j right_k."""
+    return tl.sum(left[:, :, None] * right[:, None, :], 0)
+
+
+@triton.jit
+def summed(
+    x: Any, x_row: Any, x_step: Any, a: Any, a_row: Any, a_step: Any, n: Any, row: Any, g: Any, tiles: Any, mean: Any,
+    std: Any, most: Any, psi: Any, y: Any, there: Any, slope: Any, KP: tl.constexpr, SQUASH: tl.constexpr,
+    WEIGHTED: tl.constexpr, PUSH: tl.constexpr, BLOCK: tl.constexpr,
+) -> Any:  # fmt: skip
+    """One pass over a chunk: column sums, what targets average (finite part, in z), infinite payload, products."""
+    s = tl.zeros((KP,), tl.float64)
+    average = tl.zeros((KP,), tl.float64)
+    beyond = tl.full((), 0.0, tl.float64)
+    W = tl.zeros((KP, KP), tl.float64)
+    for tile in range(tiles):
+        at = (g.to(tl.int64) * tiles + tile) * BLOCK + tl.arange(0, BLOCK)
+        v = load_row(x, row, at, x_row, x_step, n)
+        xi, _, z = placed(v, mean, std, most, SQUASH, False)
+        weight = load_weight(a, row, at, a_row, a_step, n, WEIGHTED)
+        p = shares(xi, psi, y, slope, there)
+        carried = weight[:, None] * p
+        s += tl.sum(carried, 0).to(tl.float64)
+        W += products(carried, p).to(tl.float64)
+        if PUSH:
+            finite = is_finite(v) & (weight > 0.0)
+            average += tl.sum(carried * tl.where(finite, z, 0.0).to(tl.float32)[:, None], 0).to(tl.float64)
+            beyond += tl.sum(tl.where((weight > 0.0) & (is_finite(v) == 0), v, 0.0))
+    unit = 1.0 if WEIGHTED else 1.0 / n
+    return s * unit, average * unit, beyond, W * unit
+
+
+@triton.jit
+def written(
+    x: Any, x_row: Any, x_step: Any, out: Any, n: Any, row: Any, g: Any, tiles: Any, mean: Any, std: Any, most: Any,
+    psi: Any, y: Any, levels: Any, there: Any, slope: Any, SQUASH: tl.constexpr, BLOCK: tl.constexpr,
+) -> None:  # fmt: skip
+    """The averages of ``levels`` for a chunk."""
+    for tile in range(tiles):
+        at = (g.to(tl.int64) * tiles + tile) * BLOCK + tl.arange(0, BLOCK)
+        xi, _, _ = placed(load_row(x, row, at, x_row, x_step, n), mean, std, most, SQUASH, False)
+        p = shares(xi, psi, y, slope, there)
+        value = tl.sum(p * levels[None, :], 1)
+        tl.store(out + row.to(tl.int64) * n + at, value.to(out.dtype.element_ty), mask=at < n)
+
+
+@triton.jit
+def finished(
+    state: Any, error: Any, out: Any, row: Any, mean: Any, std: Any, constant: Any, weight: Any, most: Any, poison: Any,
+    psi: Any, s: Any, average: Any, beyond: Any, W: Any, off: Any, share: Any, KP: tl.constexpr, K: tl.constexpr,
+    PUSH: tl.constexpr,
+) -> None:  # fmt: skip
+    """Write the state of a row, its error, and what its targets average."""
+    k = tl.arange(0, KP)
+    mine = state + row.to(tl.int64) * STATE
+    tl.store(mine + MEAN, mean)
+    tl.store(mine + STD, std)
+    tl.store(mine + CONSTANT, constant)
+    tl.store(mine + WEIGHT, weight)
+    tl.store(mine + MOST, most)
+    tl.store(mine + PSI + k, psi)
+    tl.store(mine + SUMS + k, s)
+    tl.store(mine + PRODUCTS + k[:, None] * KP + k[None, :], W)
+    tl.store(error + row, tl.where(poison == 0.0, off, 0.0).to(tl.float32))
+    if PUSH:
+        value = mean + std * average / tl.where(s > 0.0, s, 1.0)
+        value = tl.where(share > 0.0, value, 0.0) + beyond
+        tl.store(out + row.to(tl.int64) * K + k, value.to(tl.float32), mask=k < K)
+
+
+@triton.jit
+def whole(
+    x: Any, x_row: Any, x_step: Any, a: Any, a_row: Any, a_step: Any, y: Any, y_row: Any, b: Any, b_row: Any, phi: Any,
+    phi_row: Any, eps: Any, eps_rows: Any, out: Any, state: Any, error: Any, n: Any, tiles: Any, steps: Any,
+    K: tl.constexpr, KP: tl.constexpr, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr,
+    PUSH: tl.constexpr, BLOCK: tl.constexpr,
+) -> None:  # fmt: skip
+    """All of it for one row by one program."""
+    row = tl.program_id(0)
+    g = row * 0
+    total, mean, squares, bottom, top, least, most, nan = chunk_moments(
+        x, x_row, x_step, a, a_row, a_step, y, y_row, K, n, row, g, tiles, SQUASH, WEIGHTED, BLOCK
+    )
+    mean, std, constant, weight, least, most, poison = facts(
+        total, mean, squares, bottom, top, least, most, nan, SQUASH
+    )
+    at, gap, share, slope = few_targets(
+        y, y_row, b, b_row, eps, eps_rows, row, origin_of(mean, SQUASH), K, KP, EPS_ROWS
+    )
+    there = share > 0.0
+    in_bins, places = binned(
+        x, x_row, x_step, a, a_row, a_step, n, row, g, tiles * (BLOCK // 256), mean, std, least, most, SQUASH, WEIGHTED, 256
+    )
+    in_bins = tl.reshape(tl.trans(in_bins), (1024,))
+    places = tl.reshape(tl.trans(places), (1024,))
+    base = from_bins(in_bins, places, least, most, at, gap, share, slope, KP)
+    direction = base * 0.0
+    length = tl.full((), 1.0, tl.float64)
+    gradient = tl.full((), float("inf"), tl.float64)
+    off = tl.full((), 2.0, tl.float64)
+    psi = base
+    s = tl.zeros((KP,), tl.float64)
+    average = tl.zeros((KP,), tl.float64)
+    beyond = tl.full((), 0.0, tl.float64)
+    W = tl.zeros((KP, KP), tl.float64)
+    done = 0
+    while (done < steps) & (off > CONVERGED):
+        psi = base + length * direction
+        s, average, beyond, W = summed(
+            x, x_row, x_step, a, a_row, a_step, n, row, g, tiles, mean, std, most, psi, at, there, slope,
+            KP, SQUASH, WEIGHTED, PUSH, BLOCK,
+        )  # fmt: skip
+        base, direction, length, gradient, off = stepped(s, W, share, base, direction, length, gradient, KP)
+        done += 1
+    finished(
+        state, error, out, row, mean, std, constant, weight, most, poison, psi, s, average, beyond, W, off, share,
+        KP, K, PUSH,
+    )  # fmt: skip
+    if not PUSH:
+        k = tl.arange(0, KP)
+        levels = tl.load(phi + row.to(tl.int64) * phi_row + k, mask=k < K, other=0.0)
+        written(
+            x, x_row, x_step, out, n, row, g, tiles, mean, std, most, psi, at, levels, there, slope, SQUASH, BLOCK
+        )
+
+
+@triton.jit
+def bins(
+    x: Any, x_row: Any, x_step: Any, a: Any, a_row: Any, a_step: Any, stats: Any, counted: Any, n: Any, tiles: Any, G: Any,
+    GP: tl.constexpr, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr,
+) -> None:  # fmt: skip
+    """``binned`` for all chunks, in the order of the bins."""
+    pid = tl.program_id(0)
+    row, g = pid // G, pid % G
+    mean, std, _, _, least, most, _ = row_facts(stats, row, G, SQUASH, GP)
+    total, places = binned(
+        x, x_row, x_step, a, a_row, a_step, n, row, g, tiles, mean, std, least, most, SQUASH, WEIGHTED, BLOCK
+    )
+    at = counted + pid.to(tl.int64) * 2048 + tl.arange(0, 32)[:, None] + 32 * tl.arange(0, 32)[None, :]
+    tl.store(at, total)
+    tl.store(at + 1024, places)
+
+
+@triton.jit
+def begin(
+    stats: Any, counted: Any, y: Any, y_row: Any, b: Any, b_row: Any, eps: Any, eps_rows: Any, carry: Any, G: Any,
+    K: tl.constexpr, KP: tl.constexpr, GP: tl.constexpr, SQUASH: tl.constexpr, EPS_ROWS: tl.constexpr,
+) -> None:  # fmt: skip
+    """The first point of every row, from its bins."""
+    row = tl.program_id(0)
+    mean, _, _, _, least, most, _ = row_facts(stats, row, G, SQUASH, GP)
+    at, gap, share, slope = few_targets(
+        y, y_row, b, b_row, eps, eps_rows, row, origin_of(mean, SQUASH), K, KP, EPS_ROWS
+    )
+    bin_ = tl.arange(0, 1024)
+    total = tl.zeros((1024,), tl.float32)
+    places = tl.zeros((1024,), tl.float32)
+    for first in range(0, G, 8):
+        g = first + tl.arange(0, 8)
+        of_chunk = counted + (row.to(tl.int64) * G + g)[:, None] * 2048 + bin_[None, :]
+        total += tl.sum(tl.load(of_chunk, mask=(g < G)[:, None], other=0.0), 0)
+        places += tl.sum(tl.load(of_chunk + 1024, mask=(g < G)[:, None], other=0.0), 0)
+    psi = from_bins(total, places, least, most, at, gap, share, slope, KP)
+    k = tl.arange(0, KP)
+    mine = carry + row.to(tl.int64) * CARRY
+    tl.store(mine + k, psi)
+    tl.store(mine + 4 + k, psi * 0.0)
+    tl.store(mine + 8, tl.full((), 1.0, tl.float64))
+    tl.store(mine + 9, tl.full((), float("inf"), tl.float64))
+    tl.store(mine + 10, tl.full((), 2.0, tl.float64))
+
+
+@triton.jit
+def sums_of_chunks(partial: Any, row: Any, G: Any, KP: tl.constexpr, GP: tl.constexpr) -> Any:
+    """Sums over the chunks of what ``step`` left: columns, averages, infinite payload, products."""
+    g = tl.arange(0, GP)
+    k = tl.arange(0, KP)
+    of_chunk = partial + (row.to(tl.int64) * G + g) * CHUNK
+    there = g < G
+    s = tl.sum(tl.load(of_chunk[:, None] + k[None, :], mask=there[:, None], other=0.0), 0)
+    average = tl.sum(tl.load(of_chunk[:, None] + 4 + k[None, :], mask=there[:, None], other=0.0), 0)
+    beyond = tl.sum(tl.load(of_chunk + 8, mask=there, other=0.0))
+    kk = tl.arange(0, KP * KP)
+    W = tl.sum(tl.load(of_chunk[:, None] + 9 + kk[None, :], mask=there[:, None], other=0.0), 0)
+    return s, average, beyond, tl.reshape(W, (KP, KP))
+
+
+@triton.jit
+def carried_on(carry: Any, partial: Any, row: Any, G: Any, share: Any, FIRST: tl.constexpr, KP: tl.constexpr, GP: tl.constexpr) -> Any:  # fmt: skip
+    """Where the step before this one leaves us: (base, direction, length, slope, error)."""
+    k = tl.arange(0, KP)
+    mine = carry + row.to(tl.int64) * CARRY
+    base = tl.load(mine + k)
+    direction = tl.load(mine + 4 + k)
+    length = tl.load(mine + 8)
+    gradient = tl.load(mine + 9)
+    off = tl.load(mine + 10)
+    if not FIRST:
+        if off > CONVERGED:
+            s, _, _, W = sums_of_chunks(partial, row, G, KP, GP)
+            base, direction, length, gradient, off = stepped(s, W, share, base, direction, length, gradient, KP)
+    return base, direction, length, gradient, off
+
+
+@triton.jit
+def step(
+    x: Any, x_row: Any, x_step: Any, a: Any, a_row: Any, a_step: Any, stats: Any, y: Any, y_row: Any, b: Any, b_row: Any,
+    eps: Any, eps_rows: Any, carry: Any, after: Any, partial: Any, sums: Any, n: Any, tiles: Any, G: Any,
+    FIRST: tl.constexpr, K: tl.constexpr, KP: tl.constexpr, GP: tl.constexpr, SQUASH: tl.constexpr,
+    WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr, PUSH: tl.constexpr, BLOCK: tl.constexpr,
+) -> None:  # fmt: skip
+    """One step of every row: where ``partial``, the sums at the point before, leads from ``carry``; and the sums there.
+
+    What is carried on goes to ``after``. A row that has converged keeps its point, and its sums, which are copied.
+    """
+    pid = tl.program_id(0)
+    row, g = pid // G, pid % G
+    mean, std, _, _, _, most, _ = row_facts(stats, row, G, SQUASH, GP)
+    at, _, share, slope = few_targets(
+        y, y_row, b, b_row, eps, eps_rows, row, origin_of(mean, SQUASH), K, KP, EPS_ROWS
+    )
+    base, direction, length, gradient, off = carried_on(carry, partial, row, G, share, FIRST, KP, GP)
+    k = tl.arange(0, KP)
+    if g == 0:
+        mine = after + row.to(tl.int64) * CARRY
+        tl.store(mine + k, base)
+        tl.store(mine + 4 + k, direction)
+        tl.store(mine + 8, length)
+        tl.store(mine + 9, gradient)
+        tl.store(mine + 10, off)
+    to = sums + pid.to(tl.int64) * CHUNK
+    if off > CONVERGED:
+        s, average, beyond, W = summed(
+            x, x_row, x_step, a, a_row, a_step, n, row, g, tiles, mean, std, most, base + length * direction, at,
+            share > 0.0, slope, KP, SQUASH, WEIGHTED, PUSH, BLOCK,
+        )  # fmt: skip
+        tl.store(to + k, s)
+        tl.store(to + 4 + k, average)
+        tl.store(to + 8, beyond)
+        tl.store(to + 9 + k[:, None] * KP + k[None, :], W)
+    else:
+        all_of_it = tl.arange(0, CHUNK)
+        tl.store(to + all_of_it, tl.load(partial + pid.to(tl.int64) * CHUNK + all_of_it))
+
+
+@triton.jit
+def end(
+    x: Any, x_row: Any, x_step: Any, stats: Any, y: Any, y_row: Any, b: Any, b_row: Any, phi: Any, phi_row: Any, eps: Any,
+    eps_rows: Any, carry: Any, sums: Any, out: Any, state: Any, error: Any, n: Any, tiles: Any, G: Any, K: tl.constexpr,
+    KP: tl.constexpr, GP: tl.constexpr, SQUASH: tl.constexpr, EPS_ROWS: tl.constexpr, PUSH: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:  # fmt: skip
+    """Read the plan where the last sums were taken."""
+    pid = tl.program_id(0)
+    if PUSH:
+        row, g = pid, pid * 0
+    else:
+        row, g = pid // G, pid % G
+    mean, std, constant, weight, _, most, poison = row_facts(stats, row, G, SQUASH, GP)
+    at, _, share, slope = few_targets(
+        y, y_row, b, b_row, eps, eps_rows, row, origin_of(mean, SQUASH), K, KP, EPS_ROWS
+    )
+    k = tl.arange(0, KP)
+    mine = carry + row.to(tl.int64) * CARRY
+    psi = tl.load(mine + k) + tl.load(mine + 8) * tl.load(mine + 4 + k)
+    if g == 0:
+        s, average, beyond, W = sums_of_chunks(sums, row, G, KP, GP)
+        _, _, _, _, off = stepped(s, W, share, psi, psi * 0.0, tl.load(mine + 8), tl.load(mine + 9), KP)
+        finished(
+            state, error, out, row, mean, std, constant, weight, most, poison, psi, s, average, beyond, W, off, share,
+            KP, K, PUSH,
+        )  # fmt: skip
+    if not PUSH:
+        levels = tl.load(phi + row.to(tl.int64) * phi_row + k, mask=k < K, other=0.0)
+        written(
+            x, x_row, x_step, out, n, row, g, tiles, mean, std, most, psi, at, levels, share > 0.0, slope, SQUASH, BLOCK
+        )

@@ -1,0 +1,214 @@
+"""Gradients of ``triton_long_few``: one pass over the values for sums, one for the answer.
+
+The cotangent of x~ is (2/eps) (w_i Cov_i(phi, y) - a_i Cov_i(lambda, y)), and lambda is known only after all values were
+seen; but with K targets what mean and deviation receive is linear in its K entries, so their coefficients are summed in
+the same pass, and nothing is left for a third.
+
+For ``push``, w_i = a_i z_i: payload in units of the deviation, counted from the mean. Neither changes the answer: a
+constant added to the payload moves lambda by a multiple of phi, and the two covariances cancel.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton
+import triton.language as tl
+
+from .triton_long_few import CONSTANT, MEAN, MOST, PRODUCTS, PSI, STATE, STD, WEIGHT, few_targets, shares, solved
+from .triton_long_grid import origin_of, standard_back
+from .triton_long_maths import is_finite, load_row, load_weight, placed
+
+#: Sums of one chunk: t, coefficients of lambda in the two sums of the cotangent of z, and what they hold without it.
+BACK = tl.constexpr(16)
+
+
+@triton.jit
+def levels_of(phi: Any, phi_row: Any, row: Any, share: Any, K: tl.constexpr, KP: tl.constexpr, PUSH: tl.constexpr) -> Any:
+    """phi, or for push c_j / b_j."""
+    k = tl.arange(0, KP)
+    levels = tl.load(phi + row.to(tl.int64) * phi_row + k, mask=k < K, other=0.0).to(tl.float64)
+    if PUSH:
+        levels = tl.where(share > 0.0, levels / tl.where(share > 0.0, share, 1.0), 0.0)
+    return levels.to(tl.float32)
+
+
+@triton.jit
+def value_parts(
+    x: Any, x_row: Any, x_step: Any, a: Any, a_row: Any, a_step: Any, w: Any, w_row: Any, w_step: Any, n: Any, row: Any,
+    at: Any, mean: Any, std: Any, most: Any, psi: Any, y: Any, there: Any, slope: Any, SQUASH: tl.constexpr,
+    WEIGHTED: tl.constexpr, PUSH: tl.constexpr,
+) -> Any:  # fmt: skip
+    """Of some values: themselves, p, z, slope of the squash (0 for those that get no gradient), weight and cotangent."""
+    v = load_row(x, row, at, x_row, x_step, n)
+    xi, steepness, z = placed(v, mean, std, most, SQUASH, False)
+    p = shares(xi, psi, y, slope, there)
+    weight = load_weight(a, row, at, a_row, a_step, n, WEIGHTED)
+    if not WEIGHTED:
+        weight = weight / n
+    z = z.to(tl.float32)
+    steepness = tl.where(is_finite(v) | (v != v), steepness.to(tl.float32), 0.0)
+    if PUSH:
+        cotangent = tl.where(is_finite(v) & (weight > 0.0), weight * z, 0.0)
+    else:
+        cotangent = load_weight(w, row, at, w_row, w_step, n, True)
+    return v, p, z, steepness, weight, cotangent
+
+
+@triton.jit
+def sums_back(
+    x: Any, x_row: Any, x_step: Any, a: Any, a_row: Any, a_step: Any, w: Any, w_row: Any, w_step: Any, n: Any, row: Any,
+    g: Any, tiles: Any, mean: Any, std: Any, most: Any, psi: Any, y: Any, there: Any, slope: Any, levels: Any,
+    KP: tl.constexpr, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, PUSH: tl.constexpr, BLOCK: tl.constexpr,
+) -> Any:  # fmt: skip
+    """A chunk's t, coefficients of lambda (twice), and two sums without it; the last four but for 2/eps."""
+    t = tl.zeros((KP,), tl.float64)
+    flat = tl.zeros((KP,), tl.float64)
+    tilted = tl.zeros((KP,), tl.float64)
+    flat_sum = tl.full((), 0.0, tl.float64)
+    tilted_sum = tl.full((), 0.0, tl.float64)
+    y_single = y.to(tl.float32)
+    for tile in range(tiles):
+        at = (g.to(tl.int64) * tiles + tile) * BLOCK + tl.arange(0, BLOCK)
+        v, p, z, steepness, weight, cotangent = value_parts(
+            x, x_row, x_step, a, a_row, a_step, w, w_row, w_step, n, row, at, mean, std, most, psi, y, there, slope,
+            SQUASH, WEIGHTED, PUSH,
+        )  # fmt: skip
+        p_apart = p * (levels[None, :] - tl.sum(p * levels[None, :], 1)[:, None])
+        y_apart = y_single[None, :] - tl.sum(p * y_single[None, :], 1)[:, None]
+        t += tl.sum(cotangent[:, None] * p_apart, 0).to(tl.float64)
+        if SQUASH != 0:
+            direct = steepness * cotangent * tl.sum(p_apart * y_apart, 1)
+            flat_sum += tl.sum(direct).to(tl.float64)
+            tilted_sum += tl.sum(direct * z).to(tl.float64)
+            through = (steepness * weight)[:, None] * p * y_apart
+            flat += tl.sum(through, 0).to(tl.float64)
+            tilted += tl.sum(through * z[:, None], 0).to(tl.float64)
+    return t, flat, tilted, flat_sum, tilted_sum
+
+
+@triton.jit
+def write_back(
+    x: Any, x_row: Any, x_step: Any, a: Any, a_row: Any, a_step: Any, w: Any, w_row: Any, w_step: Any, out: Any, n: Any,
+    row: Any, g: Any, tiles: Any, state: Any, psi: Any, y: Any, share: Any, slope: Any, levels: Any, t: Any, flat: Any,
+    tilted: Any, flat_sum: Any, tilted_sum: Any, KP: tl.constexpr, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr,
+    PUSH: tl.constexpr, BLOCK: tl.constexpr,
+) -> None:  # fmt: skip
+    """The cotangent of x for a chunk, from the sums over the row."""
+    mean, std, most = tl.load(state + MEAN), tl.load(state + STD), tl.load(state + MOST)
+    k = tl.arange(0, KP)
+    W = tl.load(state + PRODUCTS + k[:, None] * KP + k[None, :])
+    multiplier = solved(W, t, share, KP)
+    flat_sum = slope * (flat_sum - tl.sum(multiplier * flat))
+    tilted_sum = slope * (tilted_sum - tl.sum(multiplier * tilted))
+    tilted_sum = tl.where(tl.load(state + CONSTANT) > 0.0, 0.0, tilted_sum)
+    weight_sum = tl.load(state + WEIGHT)
+    if not WEIGHTED:
+        weight_sum = weight_sum / n
+    multiplier = multiplier.to(tl.float32)
+    y_single = y.to(tl.float32)
+    for tile in range(tiles):
+        at = (g.to(tl.int64) * tiles + tile) * BLOCK + tl.arange(0, BLOCK)
+        v, p, z, steepness, weight, cotangent = value_parts(
+            x, x_row, x_step, a, a_row, a_step, w, w_row, w_step, n, row, at, mean, std, most, psi, y, share > 0.0,
+            slope, SQUASH, WEIGHTED, PUSH,
+        )  # fmt: skip
+        average = tl.sum(p * levels[None, :], 1)
+        p_y = p * (y_single[None, :] - tl.sum(p * y_single[None, :], 1)[:, None])
+        direct = cotangent * tl.sum(p_y * (levels[None, :] - average[:, None]), 1)
+        middle = tl.sum(p * multiplier[None, :], 1)
+        through = weight * tl.sum(p_y * (multiplier[None, :] - middle[:, None]), 1)
+        pull = slope.to(tl.float32) * steepness * (direct - through)
+        if SQUASH != 0:
+            pull = standard_back(pull, z, weight, v, flat_sum, tilted_sum, weight_sum, 1.0 if PUSH else std)
+        if PUSH:
+            pull += tl.where(is_finite(v) | (v != v), weight * average, 0.0)
+        tl.store(out + row.to(tl.int64) * n + at, pull.to(out.dtype.element_ty), mask=at < n)
+
+
+@triton.jit
+def whole_back(
+    x: Any, x_row: Any, x_step: Any, a: Any, a_row: Any, a_step: Any, w: Any, w_row: Any, w_step: Any, y: Any, y_row: Any,
+    b: Any, b_row: Any, phi: Any, phi_row: Any, eps: Any, eps_rows: Any, state: Any, out: Any, n: Any, tiles: Any,
+    K: tl.constexpr, KP: tl.constexpr, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr,
+    PUSH: tl.constexpr, BLOCK: tl.constexpr,
+) -> None:  # fmt: skip
+    """One row by one program."""
+    row = tl.program_id(0)
+    g = row * 0
+    mine = state + row.to(tl.int64) * STATE
+    mean, std, most = tl.load(mine + MEAN), tl.load(mine + STD), tl.load(mine + MOST)
+    y_at, _, share, slope = few_targets(
+        y, y_row, b, b_row, eps, eps_rows, row, origin_of(mean, SQUASH), K, KP, EPS_ROWS
+    )
+    psi = tl.load(mine + PSI + tl.arange(0, KP))
+    levels = levels_of(phi, phi_row, row, share, K, KP, PUSH)
+    t, flat, tilted, flat_sum, tilted_sum = sums_back(
+        x, x_row, x_step, a, a_row, a_step, w, w_row, w_step, n, row, g, tiles, mean, std, most, psi, y_at, share > 0.0,
+        slope, levels, KP, SQUASH, WEIGHTED, PUSH, BLOCK,
+    )  # fmt: skip
+    write_back(
+        x, x_row, x_step, a, a_row, a_step, w, w_row, w_step, out, n, row, g, tiles, mine, psi, y_at, share, slope,
+        levels, t, flat, tilted, flat_sum, tilted_sum, KP, SQUASH, WEIGHTED, PUSH, BLOCK,
+    )  # fmt: skip
+
+
+@triton.jit
+def chunk_sums(
+    x: Any, x_row: Any, x_step: Any, a: Any, a_row: Any, a_step: Any, w: Any, w_row: Any, w_step: Any, y: Any, y_row: Any,
+    b: Any, b_row: Any, phi: Any, phi_row: Any, eps: Any, eps_rows: Any, state: Any, sums: Any, n: Any, tiles: Any, G: Any,
+    K: tl.constexpr, KP: tl.constexpr, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr,
+    PUSH: tl.constexpr, BLOCK: tl.constexpr,
+) -> None:  # fmt: skip
+    """``sums_back`` of all chunks."""
+    pid = tl.program_id(0)
+    row, g = pid // G, pid % G
+    mine = state + row.to(tl.int64) * STATE
+    mean, std, most = tl.load(mine + MEAN), tl.load(mine + STD), tl.load(mine + MOST)
+    y_at, _, share, slope = few_targets(
+        y, y_row, b, b_row, eps, eps_rows, row, origin_of(mean, SQUASH), K, KP, EPS_ROWS
+    )
+    k = tl.arange(0, KP)
+    psi = tl.load(mine + PSI + k)
+    levels = levels_of(phi, phi_row, row, share, K, KP, PUSH)
+    t, flat, tilted, flat_sum, tilted_sum = sums_back(
+        x, x_row, x_step, a, a_row, a_step, w, w_row, w_step, n, row, g, tiles, mean, std, most, psi, y_at, share > 0.0,
+        slope, levels, KP, SQUASH, WEIGHTED, PUSH, BLOCK,
+    )  # fmt: skip
+    to = sums + pid.to(tl.int64) * BACK
+    tl.store(to + k, t)
+    tl.store(to + 4 + k, flat)
+    tl.store(to + 8 + k, tilted)
+    tl.store(to + 12, flat_sum)
+    tl.store(to + 13, tilted_sum)
+
+
+@triton.jit
+def chunk_write(
+    x: Any, x_row: Any, x_step: Any, a: Any, a_row: Any, a_step: Any, w: Any, w_row: Any, w_step: Any, y: Any, y_row: Any,
+    b: Any, b_row: Any, phi: Any, phi_row: Any, eps: Any, eps_rows: Any, state: Any, sums: Any, out: Any, n: Any,
+    tiles: Any, G: Any, K: tl.constexpr, KP: tl.constexpr, GP: tl.constexpr, SQUASH: tl.constexpr,
+    WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr, PUSH: tl.constexpr, BLOCK: tl.constexpr,
+) -> None:  # fmt: skip
+    """``write_back`` of all chunks."""
+    pid = tl.program_id(0)
+    row, g = pid // G, pid % G
+    mine = state + row.to(tl.int64) * STATE
+    y_at, _, share, slope = few_targets(
+        y, y_row, b, b_row, eps, eps_rows, row, origin_of(tl.load(mine + MEAN), SQUASH), K, KP, EPS_ROWS
+    )
+    k = tl.arange(0, KP)
+    psi = tl.load(mine + PSI + k)
+    levels = levels_of(phi, phi_row, row, share, K, KP, PUSH)
+    chunk = tl.arange(0, GP)
+    there = chunk < G
+    of_chunk = sums + (row.to(tl.int64) * G + chunk) * BACK
+    t = tl.sum(tl.load(of_chunk[:, None] + k[None, :], mask=there[:, None], other=0.0), 0)
+    flat = tl.sum(tl.load(of_chunk[:, None] + 4 + k[None, :], mask=there[:, None], other=0.0), 0)
+    tilted = tl.sum(tl.load(of_chunk[:, None] + 8 + k[None, :], mask=there[:, None], other=0.0), 0)
+    flat_sum = tl.sum(tl.load(of_chunk + 12, mask=there, other=0.0))
+    tilted_sum = tl.sum(tl.load(of_chunk + 13, mask=there, other=0.0))
+    write_back(
+        x, x_row, x_step, a, a_row, a_step, w, w_row, w_step, out, n, row, g, tiles, mine, psi, y_at, share, slope,
+        levels, t, flat, tilted, flat_sum, tilted_sum, KP, SQUASH, WEIGHTED, PUSH, BLOCK,
+    )  # fmt: skip
