@@ -1,0 +1,353 @@
+"""Rows that a matrix of 128 targets cannot answer: all their targets, without a matrix.
+
+These are rows whose values leave gaps, so that a rule of few nodes does not see the edges of the plan, plans that are nearly
+hard, whose gradients need double precision, and problems of more than 128 targets. One program a row; programs of rows that were
+answered return at once. The method is that of ``triton_short``, but W is never formed: a product with L is one more pass over the
+plan, of which a Newton step needs two to six thanks to the preconditioner. With WIDE all arithmetic is in double precision.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton
+import triton.language as tl
+
+from .triton_parts import (
+    LOG2_E,
+    NOWHERE,
+    exact_boundaries,
+    halves,
+    load_row,
+    load_targets,
+    moments,
+    path_of,
+    place,
+    potential_halves,
+    precondition,
+    shares,
+    slope,
+    start_of,
+    through_moments,
+)
+from .triton_short import ACCEPTED
+
+_STEPS = tl.constexpr(60)
+
+
+@triton.jit
+def all_targets(y_ptr: Any, b_ptr: Any, K: Any, m: Any, GRID: tl.constexpr, BK: tl.constexpr) -> Any:
+    """As ``load_targets``: those given, or with GRID the m that the nodes of a rule stand for."""
+    if GRID:
+        j = tl.arange(0, BK)
+        inside = j < m
+        between = 1.0 / tl.maximum(m - 1, 1).to(tl.float64)
+        at = tl.where(inside & (m > 1), j.to(tl.float64) * between - 0.5, 0.0)
+        step = tl.where(j + 1 < m, between, 0.0).to(tl.float32)
+        b = tl.where(inside, 1.0 / m.to(tl.float64), 0.0).to(tl.float32)
+        low = between * 0.0
+        high = tl.where(m > 1, 1.0, 0.0).to(tl.float64)
+        scale = between * 0.0 + 1.0
+        has = inside
+    else:
+        at, step, b, has, low, high, scale = load_targets(y_ptr, b_ptr, K, BK)
+    return at, step, b, has, low, high, scale
+
+
+@triton.jit
+def affine(phi_ptr: Any, y_ptr: Any, at: Any, K: Any) -> Any:
+    """phi at all targets, from its first and last node."""
+    y_first, y_last = tl.load(y_ptr).to(tl.float64), tl.load(y_ptr + K - 1).to(tl.float64)
+    first, last = tl.load(phi_ptr).to(tl.float64), tl.load(phi_ptr + K - 1).to(tl.float64)
+    return first + (last - first) / (y_last - y_first) * (at + 0.5 - y_first)
+
+
+@triton.jit
+def split(U: Any, at: Any, has: Any, WIDE: tl.constexpr) -> Any:
+    """y and U as ``shares`` wants them."""
+    if WIDE:
+        yh, yl = at, at
+        Uh = tl.where(has, U, NOWHERE)
+        Ul = Uh
+    else:
+        yh, yl = halves(at)
+        Uh, Ul = potential_halves(U, has)
+    return yh, yl, Uh, Ul
+
+
+@triton.jit
+def plan_of(
+    x_ptr: Any, a_ptr: Any, i: Any, N: Any, x_col: Any, a_col: Any, origin: Any, unit: Any,
+    yh: Any, yl: Any, Uh: Any, Ul: Any, s_2: Any, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, WIDE: tl.constexpr
+) -> Any:  # fmt: skip
+    """x, a, z, place and shares of values i."""
+    x, a = load_row(x_ptr, a_ptr, i, N, x_col, a_col, WEIGHTED)
+    if WIDE:
+        z, at = place(x, origin, unit, SQUASH, tl.float64)
+        p = shares(at, at, yh, yl, Uh, Ul, s_2, True)
+        a = a.to(tl.float64)
+        if not WEIGHTED:
+            a = tl.where(i < N, 1.0 / N.to(tl.float64), 0.0)
+    else:
+        z, at = place(x, origin, unit, SQUASH, tl.float64)
+        xh, xl = halves(at)
+        z, at = z.to(tl.float32), at.to(tl.float32)
+        p = shares(xh, xl, yh, yl, Uh, Ul, s_2, False)
+    return x, a, z, at, p
+
+
+@triton.jit
+def apart_from_mean(p: Any, v: Any) -> Any:
+    """v_j - sum_k p_ik v_k, the mean in two parts: right to rounding of itself, not of v."""
+    apart = v[None, :] - tl.sum(p * v[None, :], axis=1)[:, None]
+    return apart - tl.sum(p * apart, axis=1)[:, None]
+
+
+@triton.jit
+def solve_by_passes(
+    r: Any, D: Any, Ly: Any, step: Any, b: Any, accuracy: Any,
+    x_ptr: Any, a_ptr: Any, N: Any, x_col: Any, a_col: Any, origin: Any, unit: Any,
+    yh: Any, yl: Any, Uh: Any, Ul: Any, s_2: Any,
+    SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, WIDE: tl.constexpr, MOST: tl.constexpr, BN: tl.constexpr
+) -> Any:  # fmt: skip
+    """``laplacian_solve`` where each product with L is a pass over the plan."""
+    inverse_D, resistance = path_of(Ly, step, D, 1e-13 if WIDE else 1e-6)
+    r = r - b * tl.sum(r, axis=0)
+    out = r * 0.0
+    z = precondition(r, inverse_D, resistance)
+    way = z
+    rz = tl.sum(r * z, axis=0)
+    enough = rz * accuracy * accuracy
+    k = 0
+    while (k < MOST) & (rz > enough):
+        Lw = r * 0.0
+        for start in range(0, N, BN):
+            _, a, _, _, p = plan_of(
+                x_ptr, a_ptr, start + tl.arange(0, BN), N, x_col, a_col, origin, unit, yh, yl, Uh, Ul, s_2,
+                SQUASH, WEIGHTED, WIDE
+            )  # fmt: skip
+            Lw += tl.sum(a[:, None] * p * apart_from_mean(p, way), axis=0)
+        # Where the plan falls apart, rounding decides what flows between its parts: see ``bridged``.
+        Lw += (1e-13 if WIDE else 1e-7) * b * (way - tl.sum(b * way, axis=0))
+        bend = tl.sum(way * Lw, axis=0)
+        alpha = tl.where(bend > 0, rz / tl.where(bend > 0, bend, 1.0), 0.0)
+        out = out + alpha * way
+        r = r - alpha * Lw
+        z = precondition(r, inverse_D, resistance)
+        before = rz
+        rz = tl.where(bend > 0, tl.sum(r * z, axis=0), 0.0)
+        way = z + (rz / before) * way
+        k += 1
+    return out
+
+
+@triton.jit
+def forward(
+    x_ptr: Any, a_ptr: Any, y_ptr: Any, b_ptr: Any, phi_ptr: Any, eps_ptr: Any, out_ptr: Any, state_ptr: Any, error_ptr: Any,
+    eps: float, N: Any, K: Any, m: Any, S: Any,
+    x_row: Any, x_col: Any, a_row: Any, a_col: Any, y_row: Any, b_row: Any, phi_row: Any,
+    SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr, PUSH: tl.constexpr, GRID: tl.constexpr,
+    ALWAYS: tl.constexpr, WIDE: tl.constexpr, BLOCK_N: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
+) -> None:  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    if not ALWAYS:
+        if not (tl.load(error_ptr + row) > ACCEPTED):  # NaN is not late
+            return
+    DT: tl.constexpr = tl.float64 if WIDE else tl.float32
+    x_ptr += row * x_row
+    a_ptr += row * a_row
+    state_ptr += row * S
+    y_ptr += row * y_row
+    phi_ptr += row * phi_row
+    if EPS_ROWS:
+        eps = tl.load(eps_ptr + row)
+    j = tl.arange(0, BK)
+    y, step, b, has, y_low, y_high, y_scale = all_targets(y_ptr, b_ptr + row * b_row, K, m, GRID, BK)
+    origin, unit, spread, bad = moments(x_ptr, a_ptr, N, x_col, a_col, y_low, y_high, SQUASH, WEIGHTED, BLOCK_N)
+    x_scale = unit if SQUASH == 0 else unit * 0.0 + 1.0
+    s = 2.0 * x_scale * y_scale / eps
+    s_2 = (s * LOG2_E).to(DT)
+    boundaries = exact_boundaries(
+        x_ptr, a_ptr, N, x_col, a_col, origin, unit, tl.cumsum(b, axis=0), SQUASH, WEIGHTED, BLOCK_N, BN, BK
+    )
+    base = start_of(boundaries, step, b, has, s)
+    b = b.to(DT)
+    if WIDE:
+        b = b / tl.sum(b, axis=0)
+    way = tl.zeros([BK], DT)
+    length = tl.full([], 1.0, DT)
+    rise = tl.full([], float("inf"), DT)
+    tolerance = 1e-10 if WIDE else 2e-6
+    k = 0
+    going = True
+    while going & (k < _STEPS):
+        yh, yl, Uh, Ul = split(base - (length * way).to(tl.float64) / s, y, has, WIDE)
+        c = tl.zeros([BK], DT)
+        D = tl.zeros([BK], DT)
+        Ly = tl.zeros([BK], DT)
+        for start in range(0, N, BN):
+            _, a, _, _, p = plan_of(
+                x_ptr, a_ptr, start + tl.arange(0, BN), N, x_col, a_col, origin, unit, yh, yl, Uh, Ul, s_2,
+                SQUASH, WEIGHTED, WIDE
+            )  # fmt: skip
+            P = a[:, None] * p
+            c += tl.sum(P, axis=0)
+            D += tl.sum(P * (1.0 - p), axis=0)
+            Ly += tl.sum(P * apart_from_mean(p, y.to(DT)), axis=0)
+        rho = b - c
+        going = tl.sum(tl.abs(rho), axis=0) > tolerance
+        if going:
+            here = tl.sum(rho * way, axis=0)
+            overshot = here < -0.5 * rise
+            if overshot:
+                length = length * rise / (rise - here)
+            else:
+                newton = solve_by_passes(
+                    rho, D, Ly, step.to(DT), b, 1e-3, x_ptr, a_ptr, N, x_col, a_col, origin, unit, yh, yl, Uh, Ul, s_2,
+                    SQUASH, WEIGHTED, WIDE, 30, BN
+                )  # fmt: skip
+                newton = tl.where(has, newton - tl.sum(b * newton, axis=0), 0.0)
+                newton = tl.minimum(tl.maximum(newton, -5.0), 5.0)
+                climb = tl.sum(rho * newton, axis=0)
+                sinkhorn = tl.where(has, tl.log(tl.where(has, b, 1.0)) - tl.log(tl.maximum(c, 1e-30)), 0.0)
+                newton = tl.where(climb > 0, newton, tl.minimum(tl.maximum(sinkhorn, -20.0), 20.0))
+                base = base - (length * way).to(tl.float64) / s
+                way = newton
+                length = tl.full([], 1.0, DT)
+                rise = tl.sum(rho * newton, axis=0)
+        k += 1
+
+    U = base - (length * way).to(tl.float64) / s
+    yh, yl, Uh, Ul = split(U, y, has, WIDE)
+    c = tl.zeros([BK], DT)
+    sums = tl.zeros([BK], DT)
+    above = 0
+    below = 0
+    for start in range(0, N, BN):
+        i = start + tl.arange(0, BN)
+        x, a, z, _, p = plan_of(
+            x_ptr, a_ptr, i, N, x_col, a_col, origin, unit, yh, yl, Uh, Ul, s_2, SQUASH, WEIGHTED, WIDE
+        )  # fmt: skip
+        c += tl.sum(a[:, None] * p, axis=0)
+        if PUSH:
+            finite = tl.abs(x) < float("inf")
+            sums += tl.sum(p * tl.where(finite, a * z, 0.0)[:, None], axis=0)
+            above = tl.maximum(above, tl.max(tl.where((x > 0) & (a > 0) & ~finite, 1, 0), axis=0))
+            below = tl.maximum(below, tl.max(tl.where((x < 0) & (a > 0) & ~finite, 1, 0), axis=0))
+    error = tl.sum(tl.abs(b - c), axis=0)
+    bad = tl.maximum(bad, tl.where(error <= ACCEPTED, 0, 1))
+    if PUSH:
+        average = tl.where(c > 0, sums / tl.where(c > 0, c, 1.0), 0.0).to(tl.float64) * unit + origin
+        average = tl.where(above > 0, float("inf"), 0.0) - tl.where(below > 0, float("inf"), 0.0) + average
+        average = tl.where(bad > 0, float("nan"), tl.where(has, average, 0.0))
+        tl.store(out_ptr + row * K + j, average, mask=j < K)
+    else:
+        if GRID:
+            phi = affine(phi_ptr, y_ptr, y, K).to(DT)
+        else:
+            phi = tl.load(phi_ptr + j, mask=j < K, other=0.0).to(DT)
+        for start in range(0, N, BN):
+            i = start + tl.arange(0, BN)
+            x, a, z, _, p = plan_of(
+                x_ptr, a_ptr, i, N, x_col, a_col, origin, unit, yh, yl, Uh, Ul, s_2, SQUASH, WEIGHTED, WIDE
+            )  # fmt: skip
+            mean = tl.sum(p * phi[None, :], axis=1)
+            tl.store(out_ptr + row * N + i, tl.where(bad > 0, float("nan"), mean), mask=i < N)
+    tl.store(error_ptr + row, error)
+    tl.store(state_ptr, origin)
+    tl.store(state_ptr + 1, unit)
+    tl.store(state_ptr + 2, spread)
+    tl.store(state_ptr + 3, bad.to(tl.float64))
+    tl.store(state_ptr + 4, tl.full([], 1.0, tl.float64))
+    tl.store(state_ptr + 8 + j, U, mask=has)
+
+
+@triton.jit
+def backward(
+    x_ptr: Any, a_ptr: Any, y_ptr: Any, b_ptr: Any, phi_ptr: Any, w_ptr: Any, eps_ptr: Any,
+    state_ptr: Any, partial_ptr: Any, grad_ptr: Any,
+    eps: float, N: Any, K: Any, m: Any, S: Any,
+    x_row: Any, x_col: Any, a_row: Any, a_col: Any, y_row: Any, b_row: Any, phi_row: Any, w_row: Any, w_col: Any,
+    SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr, PUSH: tl.constexpr, GRID: tl.constexpr,
+    WIDE: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
+) -> None:  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    state_ptr += row * S
+    if tl.load(state_ptr + 4) == 0:
+        return
+    DT: tl.constexpr = tl.float64 if WIDE else tl.float32
+    x_ptr += row * x_row
+    a_ptr += row * a_row
+    w_ptr += row * w_row
+    y_ptr += row * y_row
+    phi_ptr += row * phi_row
+    partial_ptr += row * N * (2 if PUSH else 1)
+    if EPS_ROWS:
+        eps = tl.load(eps_ptr + row)
+    j = tl.arange(0, BK)
+    y, step, b, has, y_low, y_high, y_scale = all_targets(y_ptr, b_ptr + row * b_row, K, m, GRID, BK)
+    b = b.to(DT)
+    origin, unit = tl.load(state_ptr), tl.load(state_ptr + 1)
+    x_scale = unit if SQUASH == 0 else unit * 0.0 + 1.0
+    s = 2.0 * x_scale * y_scale / eps
+    s_2 = (s * LOG2_E).to(DT)
+    y_single = y.to(DT)
+    yh, yl, Uh, Ul = split(tl.load(state_ptr + 8 + j, mask=has, other=0.0), y, has, WIDE)
+    if PUSH:
+        c = tl.load(w_ptr + j * w_col, mask=has, other=0.0).to(DT)
+        phi = tl.where(has, c / tl.where(has, b, 1.0), 0.0)
+    else:
+        if GRID:
+            phi = affine(phi_ptr, y_ptr, y, K).to(DT)
+        else:
+            phi = tl.load(phi_ptr + j, mask=j < K, other=0.0).to(DT)
+
+    t = tl.zeros([BK], DT)
+    D = tl.zeros([BK], DT)
+    Ly = tl.zeros([BK], DT)
+    for start in range(0, N, BN):
+        i = start + tl.arange(0, BN)
+        x, a, z, _, p = plan_of(
+            x_ptr, a_ptr, i, N, x_col, a_col, origin, unit, yh, yl, Uh, Ul, s_2, SQUASH, WEIGHTED, WIDE
+        )  # fmt: skip
+        if PUSH:
+            w = tl.where(tl.abs(x) < float("inf"), a * z, 0.0)
+        else:
+            w = tl.load(w_ptr + i.to(tl.int64) * w_col, mask=i < N, other=0.0).to(DT)
+        t += tl.sum(w[:, None] * p * apart_from_mean(p, phi), axis=0)
+        D += tl.sum(a[:, None] * p * (1.0 - p), axis=0)
+        Ly += tl.sum(a[:, None] * p * apart_from_mean(p, y_single), axis=0)
+    largest = tl.max(tl.abs(t), axis=0)
+    largest = tl.where(largest > 0, largest, 1.0)
+    potential = largest * solve_by_passes(
+        t / largest, D, Ly, step.to(DT), b, 1e-7 if WIDE else 1e-5, x_ptr, a_ptr, N, x_col, a_col, origin, unit,
+        yh, yl, Uh, Ul, s_2, SQUASH, WEIGHTED, WIDE, 100, BN
+    )  # fmt: skip
+
+    sum_g = tl.zeros([], tl.float64)
+    sum_gz = tl.zeros([], tl.float64)
+    total = tl.zeros([], tl.float32)
+    for start in range(0, N, BN):
+        i = start + tl.arange(0, BN)
+        x, a, z, at, p = plan_of(
+            x_ptr, a_ptr, i, N, x_col, a_col, origin, unit, yh, yl, Uh, Ul, s_2, SQUASH, WEIGHTED, WIDE
+        )  # fmt: skip
+        finite = (tl.abs(x) < float("inf")) & (i < N)
+        if PUSH:
+            w = tl.where(finite, a * z, 0.0)
+            tl.store(partial_ptr + N + i, a * tl.sum(p * phi[None, :], axis=1), mask=i < N)
+        else:
+            w = tl.load(w_ptr + i.to(tl.int64) * w_col, mask=i < N, other=0.0).to(DT)
+        pull = w[:, None] * phi[None, :] - a[:, None] * potential[None, :]
+        pull = pull - tl.sum(p * pull, axis=1)[:, None]
+        g = tl.sum(p * pull * apart_from_mean(p, y_single), axis=1) * s.to(DT) * slope(z, at, SQUASH)
+        g = tl.where(finite, g, 0.0)
+        tl.store(partial_ptr + i, g, mask=i < N)
+        sum_g += tl.sum(g.to(tl.float64), axis=0)
+        sum_gz += tl.sum(g.to(tl.float64) * tl.where(finite, z, 0.0), axis=0)
+        total += tl.sum(tl.where(finite, a, 0.0), axis=0).to(tl.float32)
+    tl.debug_barrier()
+    through_moments(
+        x_ptr, a_ptr, state_ptr, partial_ptr, grad_ptr + row * N, N, x_col, a_col, sum_g, sum_gz, total,
+        SQUASH, WEIGHTED, PUSH, BN
+    )  # fmt: skip
