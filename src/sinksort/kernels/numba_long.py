@@ -65,12 +65,13 @@ class _Posed(NamedTuple):
     rows: Rows
     y: np.ndarray  #: (R or 1, K)
     b: np.ndarray  #: (R or 1, K) rows sum to one, now to the last bit
+    ends: np.ndarray  #: (R or 1, 2) the outermost targets: nodes of a rule lie inside
     eps: np.ndarray  #: (R,)
     R: int
 
     @property
     def K(self) -> int:  # noqa: N802
-        return self.y.shape[1]
+        return int(self.y.shape[1])
 
     @property
     def values(self) -> int:
@@ -104,7 +105,8 @@ def _posed(ask: Ask) -> _Posed:
         eps = ask.eps.detach().double().expand(R).contiguous().numpy()
     else:
         eps = np.full(R, float(ask.eps))
-    return _Posed(rows, np.ascontiguousarray(y), b / b.sum(-1, keepdims=True), eps, R)
+    ends = np.ascontiguousarray(y[:, [0, -1]]) if ask.m is None else np.array([[0.0, 1.0]])
+    return _Posed(rows, np.ascontiguousarray(y), b / b.sum(-1, keepdims=True), ends, eps, R)
 
 
 def _rows_of(t: Tensor) -> np.ndarray:
@@ -116,7 +118,7 @@ def _surveyed(posed: _Posed) -> np.ndarray:
     state = np.zeros((posed.R, HEAD + posed.y.shape[1]))
     reports = np.empty((posed.R, posed.rows.pieces, REPORT))
     run(survey, posed.R * posed.rows.pieces, posed.values, posed.rows, reports)
-    conclude(0, posed.R, posed.rows, reports, posed.y, state)
+    conclude(0, posed.R, posed.rows, reports, posed.ends, state)
     return state
 
 
@@ -233,19 +235,19 @@ def _pull_on_grid(ask: Ask, phi: Tensor) -> Answer:
             run(grid.solve, len(index), small * cells * len(index), index, state, moments, posed.y, posed.b, levels,
                 ends, posed.eps)  # fmt: skip
             run(grid.read, len(index) * pieces, 3.0 * len(index) * n, rows, index, state, moments, answers)
-            late.append(_refined(index, state, n))
+            late.append(_refined(index, state))
         todo = np.concatenate(late)
     return _answer(out, state)
 
 
-def _refined(index: np.ndarray, state: np.ndarray, n: int) -> np.ndarray:
+def _refined(index: np.ndarray, state: np.ndarray) -> np.ndarray:
     """Rows that a finer grid will help, with that grid."""
-    late = index[(state[index, GRID_ERROR] > _ACCEPTED) & (state[index, OTHER_ERROR] <= _ACCEPTED)]
+    late: np.ndarray = index[(state[index, GRID_ERROR] > _ACCEPTED) & (state[index, OTHER_ERROR] <= _ACCEPTED)]
     if not len(late):
         return late
     excess = np.minimum(state[late, GRID_ERROR] / _ACCEPTED, 4.0**4)  # a grid of fourth order; no blind leap
     factor = 2.0 ** np.maximum(1.0, np.ceil(np.log2(excess) / 4.0))
-    late = late[(fits := state[late, CELLS] * factor <= min(grid.MOST_CELLS, n))]
+    late = late[(fits := state[late, CELLS] * factor <= grid.MOST_CELLS)]
     state[late, CELLS] *= factor[fits]
     state[late, WIDTH] /= factor[fits]
     return late

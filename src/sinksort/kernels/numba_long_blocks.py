@@ -2,13 +2,14 @@
 
 A block fits in the first cache, and a pass over a row is a loop over its blocks: load, compute in place, add up or
 store. Loops over a block are written so that the compiler makes vector instructions of them: no branches, no calls that
-it cannot inline, and sums that may be reordered (``SUMS``), but exact arithmetic where bits matter (``EXACT``).
+it cannot inline, and sums that may be reordered (``summing``), but exact arithmetic where bits matter (``exact``).
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 from llvmlite import ir
@@ -17,9 +18,23 @@ from numba.extending import intrinsic
 
 BLOCK = 512
 
-#: Divisions by zero give inf or NaN as in NumPy: a check for them would keep loops from becoming vector code.
-EXACT: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
-SUMS: dict[str, Any] = {**EXACT, "fastmath": {"contract", "reassoc", "nsz", "arcp"}}
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def compiled(*may: str) -> Callable[[_F], _F]:
+    """A decorator: compile, with these liberties in floating-point arithmetic.
+
+    Divisions by zero give inf or NaN as in NumPy: a check for them would keep loops from becoming vector code.
+    """
+
+    def decorate(function: _F) -> _F:
+        return cast("_F", njit(cache=True, nogil=True, error_model="numpy", fastmath=set(may))(function))
+
+    return decorate
+
+
+exact = compiled("contract")
+summing = compiled("contract", "reassoc", "nsz", "arcp")
 
 FLOAT32, BFLOAT16, FLOAT16 = 0, 1, 2
 SIGMOID, ARCTAN, IDENTITY = 0, 1, 2
@@ -71,7 +86,7 @@ _LN2_HIGH, _LN2_LOW = 0.6931471803691238, 1.9082149292705877e-10
 _ONE = 0x3FF0000000000000
 
 
-@njit(**EXACT)
+@exact
 def exp(x: float) -> float:
     """e^x to the last bits of float64, for |x| <= 700; beyond, that of the end.
 
@@ -94,10 +109,10 @@ def exp(x: float) -> float:
     series = series * r + 0.5
     series = series * r + 1.0
     series = series * r + 1.0
-    return series * float_of_bits((bits_of_float(shifted) << 52) + _ONE)
+    return float(series * float_of_bits((bits_of_float(shifted) << 52) + _ONE))
 
 
-@njit(**EXACT)
+@exact
 def arctan(z: float) -> float:
     """By halving the angle three times, after which nine terms of the series are enough."""
     t = z / (1.0 + math.sqrt(1.0 + z * z))
@@ -116,7 +131,7 @@ def arctan(z: float) -> float:
     return 8.0 * t * series
 
 
-@njit(**EXACT)
+@exact
 def load(array: Array, row: int, first: int, count: int, out: np.ndarray) -> None:
     """``count`` entries of a row, from ``first`` on, into out."""
     at = row * array.stride + first
@@ -138,7 +153,7 @@ def load(array: Array, row: int, first: int, count: int, out: np.ndarray) -> Non
         out[i] = -value if bits & 0x8000 else value
 
 
-@njit(**EXACT)
+@exact
 def store(array: Array, row: int, first: int, count: int, values: np.ndarray) -> None:
     """The inverse of ``load``, rounding to nearest, ties to even."""
     at = row * array.stride + first
@@ -156,7 +171,7 @@ def store(array: Array, row: int, first: int, count: int, values: np.ndarray) ->
             half[i] = _float16(bits)
 
 
-@njit(**EXACT)
+@exact
 def _float16(bits: int) -> int:
     """The bits of a float16 from those of a float32."""
     sign, size = (bits >> 16) & 0x8000, bits & 0x7FFFFFFF
@@ -165,11 +180,11 @@ def _float16(bits: int) -> int:
     if size >= 0x47800000:  # from 2^16 on
         return sign | 0x7C00
     if size < 0x38800000:  # below 2^-14: adding 1/2 leaves what a subnormal number keeps in the lowest bits
-        return sign | (bits_of_single(single_of_bits(size) + np.float32(0.5)) - 0x3F000000)
+        return int(sign | (bits_of_single(single_of_bits(size) + np.float32(0.5)) - 0x3F000000))
     return sign | ((size - (112 << 23) + 0xFFF + ((size >> 13) & 1)) >> 13)
 
 
-@njit(**EXACT)
+@exact
 def load_weights(rows: Rows, row: int, first: int, count: int, out: np.ndarray) -> None:
     """What the values of a block weigh, up to a factor for the whole row."""
     if rows.weights.single.size > 0:
@@ -178,7 +193,7 @@ def load_weights(rows: Rows, row: int, first: int, count: int, out: np.ndarray) 
         out[:count] = 1.0
 
 
-@njit(**EXACT)
+@exact
 def task_of(rows: Rows, task: int) -> tuple[int, int, int, int]:
     """The slot and the part of a row that a task stands for, and the first and last of its values."""
     slot = task // rows.pieces

@@ -10,9 +10,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
-from .numba_long_blocks import BLOCK, EXACT, SUMS, Array, Rows, load, load_weights, store, task_of
+from .numba_long_blocks import BLOCK, Array, Rows, exact, load, load_weights, store, summing, task_of
 from .numba_long_solve import (
     DECREMENT,
     DONE,
@@ -44,7 +43,7 @@ from .numba_long_values import (
 )
 
 
-@njit(**EXACT)
+@exact
 def tally(first: int, last: int, rows: Rows, index: np.ndarray, state: np.ndarray, bins: np.ndarray) -> None:
     """Weight, and weight times x~, of equal bins from the lowest x~ to the highest: (slots, pieces, bins, 2)."""
     values, x, a = np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK)
@@ -67,7 +66,7 @@ def tally(first: int, last: int, rows: Rows, index: np.ndarray, state: np.ndarra
                 into[k, 1] += a[i] * x[i]
 
 
-@njit(**EXACT)
+@exact
 def start(
     first: int, last: int, index: np.ndarray, state: np.ndarray, bins: np.ndarray, y: np.ndarray, b: np.ndarray,
     eps: np.ndarray, search: np.ndarray,
@@ -94,7 +93,7 @@ def start(
         begin(c, K, search[r])
 
 
-@njit(**EXACT)
+@exact
 def columns(
     first: int, last: int, rows: Rows, index: np.ndarray, state: np.ndarray, y: np.ndarray, eps: np.ndarray,
     search: np.ndarray, partial: np.ndarray,
@@ -118,10 +117,10 @@ def columns(
             add_columns(p, a, count, K, into[K], into, live, work)
 
 
-@njit(**EXACT)
+@exact
 def _gathered(partial: np.ndarray, factor: float) -> np.ndarray:
     """What all pieces found, in the place of the first."""
-    total = partial[0]
+    total: np.ndarray = partial[0]
     for j in range(total.shape[0]):
         for k in range(total.shape[1]):
             for part in range(1, len(partial)):
@@ -130,7 +129,7 @@ def _gathered(partial: np.ndarray, factor: float) -> np.ndarray:
     return total
 
 
-@njit(**EXACT)
+@exact
 def step(
     first: int, last: int, rows: Rows, index: np.ndarray, state: np.ndarray, b: np.ndarray, search: np.ndarray,
     partial: np.ndarray,
@@ -148,7 +147,7 @@ def step(
                 head[HEAD + j] = search[r, j]
 
 
-@njit(**EXACT)
+@exact
 def read_pull(
     first: int, last: int, rows: Rows, state: np.ndarray, y: np.ndarray, eps: np.ndarray, phi: np.ndarray, out: Array
 ) -> None:
@@ -171,7 +170,7 @@ def read_pull(
             store(out, r, at, count, answer)
 
 
-@njit(**SUMS)
+@summing
 def _payload(values: np.ndarray, a: np.ndarray, count: int, mean: float, out: np.ndarray) -> None:
     """What values carry to the targets, counted from the mean; infinite ones are added to averages at the end."""
     for i in range(count):
@@ -179,7 +178,7 @@ def _payload(values: np.ndarray, a: np.ndarray, count: int, mean: float, out: np
         out[i] = a[i] * (carried - mean)
 
 
-@njit(**EXACT)
+@exact
 def push_sums(
     first: int, last: int, rows: Rows, state: np.ndarray, y: np.ndarray, eps: np.ndarray, partial: np.ndarray
 ) -> None:
@@ -204,7 +203,7 @@ def push_sums(
                 into[1, j] += dot(carried, p[j], count)
 
 
-@njit(**EXACT)
+@exact
 def push_averages(
     first: int, last: int, state: np.ndarray, b: np.ndarray, partial: np.ndarray, out: np.ndarray
 ) -> None:
@@ -220,7 +219,7 @@ def push_averages(
                 out[r, j] = 0.0
 
 
-@njit(**EXACT)
+@exact
 def pulls(
     first: int, last: int, rows: Rows, state: np.ndarray, y: np.ndarray, eps: np.ndarray, phi: np.ndarray, w: Array,
     pushing: bool, partial: np.ndarray,
@@ -252,7 +251,7 @@ def pulls(
             add_columns(p, a, count, K, s, into, live, work)
 
 
-@njit(**EXACT)
+@exact
 def multipliers(first: int, last: int, state: np.ndarray, b: np.ndarray, partial: np.ndarray, out: np.ndarray) -> None:
     """lambda of ``asks``, (R, K)."""
     K = b.shape[1]
@@ -269,7 +268,7 @@ def multipliers(first: int, last: int, state: np.ndarray, b: np.ndarray, partial
         solve_laplacian(found, t, K)
 
 
-@njit(**SUMS)
+@summing
 def _cotangent(
     p: np.ndarray, w: np.ndarray, phi: np.ndarray, a: np.ndarray, share: float, multiplier: np.ndarray, y: np.ndarray,
     y_mean: np.ndarray, K: int, count: int, out: np.ndarray,
@@ -283,7 +282,7 @@ def _cotangent(
             out[i] += row[i] * (y_j - y_mean[i]) * (w[i] * phi_j - a[i] * multiplier_j)
 
 
-@njit(**EXACT)
+@exact
 def read_backward(
     first: int, last: int, rows: Rows, state: np.ndarray, y: np.ndarray, eps: np.ndarray, phi: np.ndarray, w: Array,
     pushing: bool, multiplier: np.ndarray, out: Array, sums: np.ndarray,

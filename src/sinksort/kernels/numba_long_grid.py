@@ -14,9 +14,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
-from .numba_long_blocks import BLOCK, EXACT, SUMS, Array, Rows, load, load_weights, store, task_of
+from .numba_long_blocks import BLOCK, Array, Rows, exact, load, load_weights, store, summing, task_of
 from .numba_long_solve import (
     NEAR,
     add_columns,
@@ -43,14 +42,14 @@ from .numba_long_values import (
     slopes,
 )
 
-MOST_CELLS = 1 << 15
+MOST_CELLS = 1 << 14
 _OCCUPIED = 1e-30  # a value without weight leaves a trace in its cell
 _SOURCES = 1e4  # in the place of n, when sources are nodes: see ``numba_long_solve``
 _REMAINDER = 9.0 / 384.0  # of cubic interpolation, see ``grid.Grid.remainder``
 _CHUNK = 64
 
 
-@njit(**EXACT)
+@exact
 def lay_grid(first: int, last: int, state: np.ndarray, eps: np.ndarray) -> None:
     """Cells of a width for which ordinary inputs are smooth: as many as the values span."""
     for r in range(first, last):
@@ -61,7 +60,7 @@ def lay_grid(first: int, last: int, state: np.ndarray, eps: np.ndarray) -> None:
             head[CELLS] = max(4.0, cells) if cells <= MOST_CELLS else 0.0  # no cells: too many
 
 
-@njit(**EXACT)
+@exact
 def _in_cells(x: np.ndarray, count: int, head: np.ndarray) -> None:
     """Positions in units of cells, in place of x~."""
     low, per_width, cells = head[LOW], 1.0 / head[WIDTH], head[CELLS]
@@ -71,7 +70,7 @@ def _in_cells(x: np.ndarray, count: int, head: np.ndarray) -> None:
         x[i] = position if position < cells else cells
 
 
-@njit(**EXACT)
+@exact
 def spread(
     first: int, last: int, rows: Rows, index: np.ndarray, state: np.ndarray, carried: Array, moments: np.ndarray
 ) -> None:
@@ -125,17 +124,18 @@ def spread(
                     cell[7] += w[i] * t * t * t
 
 
-@njit(**EXACT)
+@exact
 def _gathered(moments: np.ndarray, cells: int) -> np.ndarray:
     """The moments of all pieces, in the place of the first."""
     for part in range(1, len(moments)):
         for k in range(cells):
             for column in range(moments.shape[2]):
                 moments[0, k, column] += moments[part, k, column]
-    return moments[0]
+    total: np.ndarray = moments[0]
+    return total
 
 
-@njit(**EXACT)
+@exact
 def _masses(moments: np.ndarray, column: int, cells: int, factor: float) -> np.ndarray:
     """Moments moved to the nodes of cubic interpolation: cell k has nodes k to k + 3 around it, at -1, 0, 1 and 2."""
     out = np.zeros(cells + 3)
@@ -149,7 +149,7 @@ def _masses(moments: np.ndarray, column: int, cells: int, factor: float) -> np.n
     return out
 
 
-@njit(**EXACT)
+@exact
 def _polynomials(F: np.ndarray, cells: int, column: int, out: np.ndarray) -> None:
     """Coefficients of the cubics through values F at the nodes, into out (cells, columns)."""
     for k in range(cells):
@@ -160,7 +160,7 @@ def _polynomials(F: np.ndarray, cells: int, column: int, out: np.ndarray) -> Non
         out[k, column + 3] = (f3 - f0) / 6.0 + (f1 - f2) / 2.0
 
 
-@njit(**EXACT)
+@exact
 def _remainder(F: np.ndarray, k: int, nodes: int) -> float:
     """About how far the cubic of cell k is off: by the larger of the two fourth differences that contain it."""
     largest = 0.0
@@ -170,7 +170,7 @@ def _remainder(F: np.ndarray, k: int, nodes: int) -> float:
     return _REMAINDER * largest
 
 
-@njit(**SUMS)
+@summing
 def _rule_error(p: np.ndarray, ends: np.ndarray, K: int, count: int, out: np.ndarray, work: np.ndarray) -> None:
     """The estimate of ``rules`` for every source of a block."""
     for i in range(count):
@@ -181,7 +181,7 @@ def _rule_error(p: np.ndarray, ends: np.ndarray, K: int, count: int, out: np.nda
             out[i] += 4.0 * work[i] * work[i]
 
 
-@njit(**EXACT)
+@exact
 def solve(
     first: int, last: int, index: np.ndarray, state: np.ndarray, moments: np.ndarray, y: np.ndarray, b: np.ndarray,
     phi: np.ndarray, ends: np.ndarray, eps: np.ndarray,
@@ -224,10 +224,12 @@ def solve(
         newton(at, rough, count, b_r, d, K, _SOURCES, 1e6 * NEAR, c)
         decrement = newton(at, masses, count, b_r, d, K, _SOURCES, NEAR, c)
 
-        ranks, at_nodes = np.empty(nodes), np.empty(nodes)
+        ranks, at_nodes = np.zeros(nodes), np.zeros(nodes)
         off_rule = 0.0
         for start in range(0, nodes, _CHUNK):
             size = min(_CHUNK, nodes - start)
+            if not occupied[max(start - 1, 0) : start + size + 1].any():
+                continue
             for i in range(size):
                 block[i] = head[LOW] + (start + i - 1) * head[WIDTH]
             plan_of(block, size, c, d, K, p, work)
@@ -246,7 +248,7 @@ def solve(
         head[OTHER_ERROR] = off_rule
 
 
-@njit(**EXACT)
+@exact
 def read(
     first: int, last: int, rows: Rows, index: np.ndarray, state: np.ndarray, polynomials: np.ndarray, out: Array
 ) -> None:
@@ -272,7 +274,7 @@ def read(
             store(out, r, at, count, x)
 
 
-@njit(**EXACT)
+@exact
 def solve_backward(
     first: int, last: int, index: np.ndarray, state: np.ndarray, moments: np.ndarray, y: np.ndarray, b: np.ndarray,
     phi: np.ndarray, eps: np.ndarray,
@@ -316,7 +318,7 @@ def solve_backward(
         _polynomials(F[1], cells, 4, in_cells)
 
 
-@njit(**SUMS)
+@summing
 def _covariances(
     p: np.ndarray, v: np.ndarray, v_mean: np.ndarray, y: np.ndarray, y_mean: np.ndarray, K: int, count: int,
     out: np.ndarray,
@@ -329,7 +331,7 @@ def _covariances(
             out[i] += row[i] * (v_j - v_mean[i]) * (y_j - y_mean[i])
 
 
-@njit(**EXACT)
+@exact
 def read_backward(
     first: int, last: int, rows: Rows, index: np.ndarray, state: np.ndarray, polynomials: np.ndarray, carried: Array,
     out: Array, sums: np.ndarray,

@@ -18,9 +18,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
-from .numba_long_blocks import EXACT, SUMS, exp
+from .numba_long_blocks import exact, exp, summing
 
 #: n times the decrement at which the last step is taken; what remains after it is of the order of this.
 NEAR = 1e-8
@@ -36,7 +35,7 @@ _LENGTH, _SLOPE, _STEPS, DECREMENT, DONE = 0, 1, 2, 3, 4
 SEARCH = 5
 
 
-@njit(**SUMS)
+@summing
 def plan_of(x: np.ndarray, count: int, c: np.ndarray, d: np.ndarray, K: int, p: np.ndarray, work: np.ndarray) -> None:
     """p (K, block) for sources x; work: (2, block)."""
     if K == 2:
@@ -73,7 +72,7 @@ def plan_of(x: np.ndarray, count: int, c: np.ndarray, d: np.ndarray, K: int, p: 
             row[i] *= total[i]
 
 
-@njit(**SUMS)
+@summing
 def dot(a: np.ndarray, b: np.ndarray, count: int) -> float:
     total = 0.0
     for i in range(count):
@@ -81,7 +80,7 @@ def dot(a: np.ndarray, b: np.ndarray, count: int) -> float:
     return total
 
 
-@njit(**SUMS)
+@summing
 def add_columns(
     p: np.ndarray, a: np.ndarray, count: int, K: int, s: np.ndarray, S: np.ndarray, live: np.ndarray, work: np.ndarray
 ) -> None:
@@ -104,7 +103,7 @@ def add_columns(
         lives += 1
 
 
-@njit(**SUMS)
+@summing
 def solve_laplacian(S: np.ndarray, t: np.ndarray, K: int) -> None:
     """t becomes the solution of L t' = t whose first entry is 0; S holds the weights, below the diagonal, and is lost.
 
@@ -132,7 +131,7 @@ def solve_laplacian(S: np.ndarray, t: np.ndarray, K: int) -> None:
         t[k] = (t[k] + dot(S[k], t, k)) / S[k, k] if S[k, k] >= 1e-290 else 0.0
 
 
-@njit(**EXACT)
+@exact
 def slopes_of(y: np.ndarray, eps: float, K: int) -> np.ndarray:
     """(K,): the d_j."""
     d = np.empty(K)
@@ -141,7 +140,7 @@ def slopes_of(y: np.ndarray, eps: float, K: int) -> np.ndarray:
     return d
 
 
-@njit(**SUMS)
+@summing
 def means(p: np.ndarray, v: np.ndarray, K: int, count: int, out: np.ndarray) -> None:
     """Averages of v (K,) over the targets of each source."""
     for i in range(count):
@@ -152,7 +151,7 @@ def means(p: np.ndarray, v: np.ndarray, K: int, count: int, out: np.ndarray) -> 
             out[i] += row[i] * v_j
 
 
-@njit(**SUMS)
+@summing
 def add_pulls(
     p: np.ndarray, w: np.ndarray, v: np.ndarray, v_mean: np.ndarray, K: int, count: int, t: np.ndarray
 ) -> None:
@@ -164,7 +163,7 @@ def add_pulls(
         t[j] += total
 
 
-@njit(**EXACT)
+@exact
 def begin(c: np.ndarray, K: int, search: np.ndarray) -> None:
     """A search from potentials c (K,); search: (3 K + SEARCH,)."""
     for k in range(len(search)):
@@ -172,7 +171,7 @@ def begin(c: np.ndarray, K: int, search: np.ndarray) -> None:
     search[3 * K + _SLOPE] = math.inf
 
 
-@njit(**EXACT)
+@exact
 def advance(s: np.ndarray, S: np.ndarray, b: np.ndarray, K: int, n: float, near: float, search: np.ndarray) -> None:
     """One step of a search, given what ``add_columns`` found at its point (search[:K], moved from here on)."""
     point, base, direction, rest = search[:K], search[K : 2 * K], search[2 * K : 3 * K], search[3 * K :]
@@ -225,7 +224,7 @@ def advance(s: np.ndarray, S: np.ndarray, b: np.ndarray, K: int, n: float, near:
         rest[DONE], rest[DECREMENT] = 1.0, math.inf
 
 
-@njit(**EXACT)
+@exact
 def staircase(x: np.ndarray, a: np.ndarray, count: int, b: np.ndarray, d: np.ndarray, K: int, c: np.ndarray) -> None:
     """Potentials of the hard sort for sources x in increasing order, of weight a >= 0; see ``solvers.start``.
 
@@ -252,7 +251,7 @@ def staircase(x: np.ndarray, a: np.ndarray, count: int, b: np.ndarray, d: np.nda
         previous = j
 
 
-@njit(**EXACT)
+@exact
 def newton(
     x: np.ndarray, a: np.ndarray, count: int, b: np.ndarray, d: np.ndarray, K: int, n: float, near: float, c: np.ndarray
 ) -> float:
@@ -271,4 +270,4 @@ def newton(
         advance(s, S, b, K, n, near, search)
     for j in range(K):
         c[j] = search[j]
-    return search[3 * K + DECREMENT]
+    return float(search[3 * K + DECREMENT])

@@ -10,22 +10,22 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
 from .numba_long_blocks import (
     ARCTAN,
     BLOCK,
-    EXACT,
     IDENTITY,
     SIGMOID,
-    SUMS,
     Array,
     Rows,
     arctan,
+    compiled,
+    exact,
     exp,
     load,
     load_weights,
     store,
+    summing,
     task_of,
 )
 
@@ -46,7 +46,7 @@ _NAN, _ABOVE, _BELOW, _COUNTED_ABOVE, _COUNTED_BELOW = 8, 9, 10, 11, 12
 REPORT = 13
 
 
-@njit(**SUMS)
+@summing
 def _is_finite(x: np.ndarray, count: int) -> bool:
     beyond = 0
     for i in range(count):
@@ -54,7 +54,7 @@ def _is_finite(x: np.ndarray, count: int) -> bool:
     return beyond == 0
 
 
-@njit(**{**SUMS, "fastmath": {"nnan", "nsz", "reassoc"}})
+@compiled("nnan", "nsz", "reassoc")
 def _extremes(x: np.ndarray, count: int) -> tuple[float, float]:
     low = high = x[0]
     for i in range(count):
@@ -63,7 +63,7 @@ def _extremes(x: np.ndarray, count: int) -> tuple[float, float]:
     return low, high
 
 
-@njit(**EXACT)
+@exact
 def _set_apart(x: np.ndarray, a: np.ndarray, count: int, report: np.ndarray) -> None:
     """Extremes of a block that is not plain; what is not finite is noted and loses its weight."""
     for i in range(count):
@@ -85,7 +85,7 @@ def _set_apart(x: np.ndarray, a: np.ndarray, count: int, report: np.ndarray) -> 
         x[i] = a[i] = 0.0
 
 
-@njit(**SUMS)
+@summing
 def _block_moments(x: np.ndarray, a: np.ndarray, count: int) -> tuple[float, float, float]:
     weight = total = squares = 0.0
     for i in range(count):
@@ -97,7 +97,7 @@ def _block_moments(x: np.ndarray, a: np.ndarray, count: int) -> tuple[float, flo
     return weight, mean, squares
 
 
-@njit(**EXACT)
+@exact
 def _add(report: np.ndarray, weight: float, mean: float, squares: float) -> None:
     """The moments of two parts of a row put together."""
     if weight > 0:
@@ -108,7 +108,7 @@ def _add(report: np.ndarray, weight: float, mean: float, squares: float) -> None
         report[_WEIGHT] = both
 
 
-@njit(**EXACT)
+@exact
 def survey(first: int, last: int, rows: Rows, reports: np.ndarray) -> None:
     """Moments and extremes of the pieces of rows: reports (R, pieces, REPORT)."""
     x, a = np.empty(BLOCK), np.empty(BLOCK)
@@ -134,16 +134,16 @@ def survey(first: int, last: int, rows: Rows, reports: np.ndarray) -> None:
             _add(report, weight, mean, squares)
 
 
-@njit(**EXACT)
+@exact
 def _squashed(z: float, squash: int) -> float:
     if squash == SIGMOID:
         return 1.0 / (1.0 + exp(-z))
     return arctan(min(max(z, -1e9), 1e9)) / math.pi + 0.5 if squash == ARCTAN else z
 
 
-@njit(**EXACT)
-def conclude(first: int, last: int, rows: Rows, reports: np.ndarray, y: np.ndarray, state: np.ndarray) -> None:
-    """The head of the state of rows, from the reports of their pieces."""
+@exact
+def conclude(first: int, last: int, rows: Rows, reports: np.ndarray, ends: np.ndarray, state: np.ndarray) -> None:
+    """The head of the state of rows, from the reports of their pieces; ends: (R or 1, 2) outermost targets."""
     for r in range(first, last):
         report, head = reports[r, 0], state[r]
         for part in range(1, rows.pieces):
@@ -172,9 +172,9 @@ def conclude(first: int, last: int, rows: Rows, reports: np.ndarray, y: np.ndarr
         if report[_COUNTED_BELOW] > 0:
             head[INFINITE] -= math.inf
         low, high = report[_LOW], report[_HIGH]
-        targets = y[r if len(y) > 1 else 0]
+        targets = ends[r if len(ends) > 1 else 0]
         if rows.squash == IDENTITY:  # infinite values stand beyond every other, and at least at the outermost target
-            below, above = min(low, targets[0]), max(high, targets[-1])
+            below, above = min(low, targets[0]), max(high, targets[1])
         else:
             below, above = 0.0, 1.0
             low = _squashed((low - head[MEAN]) * head[SCALE], rows.squash)
@@ -183,7 +183,7 @@ def conclude(first: int, last: int, rows: Rows, reports: np.ndarray, y: np.ndarr
         head[HIGH] = above if report[_ABOVE] > 0 or not report[_LOW] < math.inf else high
 
 
-@njit(**EXACT)
+@exact
 def place(x: np.ndarray, count: int, head: np.ndarray, squash: int, out: np.ndarray) -> None:
     """x~ of a block of values."""
     mean, scale = head[MEAN], head[SCALE]
@@ -203,7 +203,7 @@ def place(x: np.ndarray, count: int, head: np.ndarray, squash: int, out: np.ndar
             out[i] = v if v < high else high
 
 
-@njit(**EXACT)
+@exact
 def slopes(x: np.ndarray, x_tilde: np.ndarray, count: int, head: np.ndarray, squash: int, out: np.ndarray) -> None:
     """The derivative of x~ in z (in x, without a squash): zero for infinite values."""
     mean, scale = head[MEAN], head[SCALE]
@@ -218,7 +218,7 @@ def slopes(x: np.ndarray, x_tilde: np.ndarray, count: int, head: np.ndarray, squ
         out[i] = slope if abs(x[i]) < math.inf else 0.0
 
 
-@njit(**SUMS)
+@summing
 def from_z(
     x: np.ndarray, g: np.ndarray, extra: np.ndarray, count: int, head: np.ndarray, squash: int, sums: np.ndarray
 ) -> None:
@@ -238,7 +238,7 @@ def from_z(
     sums[1] += tilt
 
 
-@njit(**EXACT)
+@exact
 def finish(
     first: int, last: int, rows: Rows, index: np.ndarray, state: np.ndarray, sums: np.ndarray, g: Array, out: Array
 ) -> None:
