@@ -110,7 +110,7 @@ def internals() -> str:
     """The page of the functions behind the public names."""
     parts = [
         "# Behind the operators",
-        "What the page on [the mathematics](../mathematics.md) points to. It is not part of the interface and may change.",
+        "What [the mathematics](../mathematics.md) points to. It is not part of the interface, and may change.",
     ]
     for name in public.INTERNALS:
         part = public.package()[name.removeprefix("sinksort.")]

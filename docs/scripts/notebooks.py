@@ -51,9 +51,11 @@ def shown(output: NotebookNode) -> tuple[str, bytes]:
 def run(path: Path) -> NotebookNode:
     """The notebook after a fresh run. Its metadata say nothing about the machine or the moment."""
     from nbclient import NotebookClient
+    from traitlets.config import Config
 
     notebook = nbformat.read(path, as_version=4)
-    NotebookClient(notebook, timeout=120, kernel_name="python3", record_timing=False).execute()
+    quiet = Config({"ConnectionFileMixin": {"transport": "ipc"}})  # a kernel that listens to no port
+    NotebookClient(notebook, config=quiet, timeout=120, kernel_name="python3", record_timing=False).execute()
     notebook.metadata = NotebookNode(
         kernelspec={"display_name": "Python 3", "language": "python", "name": "python3"},
         language_info={"name": "python"},

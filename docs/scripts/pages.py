@@ -20,7 +20,7 @@ from typing import Any
 import matplotlib as mpl
 from cycler import cycler
 
-from sinksort.paper.style import look
+from sinksort.plot.style import look
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(

@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 #: Their names are public in ``sinksort`` itself.
 ROOMS = ("sinksort.operators", "sinksort.solvers")
 #: Words of everyday language, or names that the operators have too: these link only when written in full.
-IN_FULL = ("sinksort.relaxations", "sinksort.distributed", "sinksort.streaming")
+IN_FULL = ("sinksort.relaxations", "sinksort.distributed", "sinksort.streaming", "sinksort.plot")
 #: A code span that is nothing but a name, or a call of it; not one that is a link already.
 SPAN = re.compile(r"(?<![\[`\w])(`{1,2})([A-Za-z_][\w.]*)(\([^`]*\))?\1(?![\]`])")
 FENCE = re.compile(r"^\s*(```|~~~)")
