@@ -23,6 +23,7 @@ BACKENDS = ("auto", "torch", "triton", "numba")
 
 #: Rows up to this length are worked on by one thread (block) each, longer ones in pieces.
 _SHORT = 2048
+_FEW_TARGETS, _FEW_NODES = 4, 128  #: that all kernels take for longer rows
 _AUTO: dict[str, str] = {}  # by device
 _FILES = {"numba": ("numba_rows", "numba_long"), "triton": ("triton_rows", "triton_long")}
 _HINTS = {"numba": "install it with pip install 'sinksort[cpu]'", "triton": "it comes with torch for CUDA on Linux"}
@@ -92,7 +93,12 @@ def chosen(
 
 def able(name: str, ask: Ask, backend: str) -> bool:
     """Whether the kernels called ``name`` can answer; remembered as the choice if so."""
-    if not torch.compiler.is_compiling() and _refused(kernels_named(name, ask).unable(ask), backend):
+    if torch.compiler.is_compiling():
+        # A trace cannot ask the kernels: what all of them can do must be enough.
+        few = ask.y.shape[-1] <= (_FEW_TARGETS if ask.m is None else _FEW_NODES)
+        if not few and ask.x.shape[-1] > _SHORT:
+            return not _refused("a compiled program takes fewer targets for rows as long as these", backend)
+    elif _refused(kernels_named(name, ask).unable(ask), backend):
         return False
     _remember(name)
     return True
