@@ -162,7 +162,7 @@ def _solved(posed: _Posed) -> np.ndarray:
     state = _surveyed(posed)
     index = np.flatnonzero(state[:, POISONED] == 0)
     search = np.empty((posed.R, 3 * K + SEARCH))
-    bins = int(min(max(256.0, 4.0 / posed.eps.min()), 8192, n // 4))
+    bins = int(min(max(256.0, 16.0 / posed.eps.min()), 8192, n // 2))
     price = 2.0 * K * (K + 1) / 2
     for some, _ in _groups(index, np.full(posed.R, float(bins)), 16 * pieces):
         counts = np.empty((len(some), pieces, bins, 2))

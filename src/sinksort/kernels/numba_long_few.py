@@ -171,11 +171,11 @@ def read_pull(
 
 
 @summing
-def _payload(values: np.ndarray, a: np.ndarray, count: int, mean: float, out: np.ndarray) -> None:
+def _payload(values: np.ndarray, a: np.ndarray, count: int, mean: float, share: float, out: np.ndarray) -> None:
     """What values carry to the targets, counted from the mean; infinite ones are added to averages at the end."""
     for i in range(count):
         carried = values[i] if abs(values[i]) < math.inf else 0.0
-        out[i] = a[i] * (carried - mean)
+        out[i] = share * a[i] * (carried - mean)
 
 
 @exact
@@ -197,7 +197,7 @@ def push_sums(
             load_weights(rows, r, at, count, a)
             place(values, count, head, rows.squash, x)
             plan_of(x, count, head[HEAD:], d, K, p, work)
-            _payload(values, a, count, head[MEAN], carried)
+            _payload(values, a, count, head[MEAN], 1.0, carried)
             for j in range(K):
                 into[0, j] += dot(a, p[j], count)
                 into[1, j] += dot(carried, p[j], count)
@@ -241,9 +241,7 @@ def pulls(
             place(values, count, head, rows.squash, x)
             plan_of(x, count, head[HEAD:], d, K, p, work)
             if pushing:
-                _payload(values, a, count, head[MEAN], carried)
-                for i in range(count):
-                    carried[i] *= head[SHARE]
+                _payload(values, a, count, head[MEAN], head[SHARE], carried)
             else:
                 load(w, r, at, count, carried)
             means(p, phi_r, K, count, level)
@@ -296,7 +294,7 @@ def read_backward(
         r, part, begin_at, end = task_of(rows, task)
         head, phi_r, y_r = state[r], phi[r if len(phi) > 1 else 0], y[r if len(y) > 1 else 0]
         sums[r, part] = 0.0
-        d, share = slopes_of(y_r, eps[r], K), head[SHARE]
+        d, share, per_eps = slopes_of(y_r, eps[r], K), head[SHARE], 2.0 / eps[r]
         for at in range(begin_at, end, BLOCK):
             count = min(BLOCK, end - at)
             load(rows.values, r, at, count, values)
@@ -306,15 +304,14 @@ def read_backward(
             plan_of(x, count, head[HEAD:], d, K, p, work)
             if pushing:
                 means(p, phi_r, K, count, extra)
-                _payload(values, a, count, head[MEAN], carried)
+                _payload(values, a, count, head[MEAN], share, carried)
                 for i in range(count):
-                    carried[i] *= share
                     extra[i] = extra[i] * a[i] * share if abs(values[i]) < math.inf else 0.0
             else:
                 load(w, r, at, count, carried)
             means(p, y_r, K, count, mean)
             _cotangent(p, carried, phi_r, a, share, multiplier[r], y_r, mean, K, count, g)
             for i in range(count):
-                g[i] *= slope[i] * (2.0 / eps[r])
+                g[i] *= slope[i] * per_eps
             from_z(values, g, extra, count, head, rows.squash, sums[r, part])
             store(out, r, at, count, g)

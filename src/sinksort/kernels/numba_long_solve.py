@@ -35,6 +35,12 @@ _LENGTH, _SLOPE, _STEPS, DECREMENT, DONE = 0, 1, 2, 3, 4
 SEARCH = 5
 
 
+@exact
+def _middle_holds(c: np.ndarray, d: np.ndarray) -> bool:
+    """Whether the second of three targets is not far below the others where these are equally good for a source."""
+    return bool(c[0] - c[1] + (d[0] - d[1]) * (c[0] - c[2]) / (d[2] - d[0]) < 500.0)
+
+
 @summing
 def plan_of(x: np.ndarray, count: int, c: np.ndarray, d: np.ndarray, K: int, p: np.ndarray, work: np.ndarray) -> None:
     """p (K, block) for sources x; work: (2, block)."""
@@ -48,6 +54,17 @@ def plan_of(x: np.ndarray, count: int, c: np.ndarray, d: np.ndarray, K: int, p: 
             smaller = e * larger
             p0[i] = smaller if logit > 0.0 else larger
             p1[i] = larger if logit > 0.0 else smaller
+        return
+    if K == 3 and _middle_holds(c, d):
+        p0, p1, p2 = p[0], p[1], p[2]
+        fall, rise, down, up = c[0] - c[1], c[2] - c[1], d[0] - d[1], d[2] - d[1]
+        for i in range(count):
+            below = exp(fall + down * x[i])
+            above = exp(rise + up * x[i])
+            share = 1.0 / (1.0 + below + above)
+            p0[i] = below * share
+            p1[i] = share
+            p2[i] = above * share
         return
     total, top = work[0], work[1]
     for i in range(count):
