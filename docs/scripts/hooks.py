@@ -49,7 +49,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """The generated pages and their pictures."""
-    pages: dict[str, str | bytes] = {"reference/internals.md": internals()}
+    pages: dict[str, str | bytes] = {"reference/internals.md": internals(), "formulas.woff": formulas.font()}
     for module in public.modules():
         pages[f"reference/{module}.md"] = reference(module)
     for path in tutorials():
@@ -92,7 +92,7 @@ def reference(module: str) -> str:
     about = "members: false, show_root_full_path: true"
     parts = [f"---\ntitle: {module}\n---", f"::: {module}\n    options: {{{about}, heading_level: 1}}"]
     if module == "sinksort":
-        parts.append(f"## Options\n\n::: sinksort.operators\n    options: {{{about}, show_root_heading: false}}")
+        parts.append(f"## Options\n\n::: sinksort.operators\n    options: {{{about}, show_root_heading: false, show_root_toc_entry: false}}")
     sections: dict[str, list[str]] = {}
     for name in names:
         defined = public.package()[f"{module}.{name}".removeprefix("sinksort.")].canonical_path.split(".")[1]

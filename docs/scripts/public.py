@@ -9,8 +9,8 @@ from pathlib import Path
 import griffe
 
 ROOT = Path(__file__).resolve().parents[2]
-#: Their names are public in ``sinksort`` itself.
-ROOMS = ("sinksort.operators", "sinksort.solvers")
+#: Behind the public names; what is public of them is so in ``sinksort`` itself.
+ROOMS = ("sinksort.operators", "sinksort.solvers", "sinksort.kernels")
 #: Words of everyday language, or names that the operators have too: these link only when written in full.
 IN_FULL = ("sinksort.relaxations", "sinksort.distributed", "sinksort.streaming", "sinksort.plot")
 #: A code span that is nothing but a name, or a call of it; not one that is a link already.
@@ -30,7 +30,7 @@ def modules() -> dict[str, list[str]]:
     """Public names by public module, in the order of their ``__all__``; ``sinksort`` first."""
     root = package()
     inside = [part for part in root.members.values() if part.is_module and not part.name.startswith("_")]
-    public = [root, *(part for part in inside if part.path not in ROOMS)]
+    public = [root, *sorted((part for part in inside if part.path not in ROOMS), key=lambda part: part.path)]
     return {part.path: [str(name) for name in part.exports] for part in public if part.exports}
 
 
