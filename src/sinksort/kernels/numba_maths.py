@@ -175,9 +175,9 @@ def places(xs: F32, aw: F32, squash: int, low: float, high: float, at: F64) -> t
 
 @njit(nogil=True, cache=True)
 def places_backward(
-    xs: F32, aw: F32, at: F64, squash: int, mean: float, scale: float, weight: float, spread: bool, g: F32
+    xs: F32, aw: F32, at: F64, squash: int, mean: float, scale: float, weight: float, spread: bool, unit: float, g: F32
 ) -> None:
-    """The cotangent of x~, in ``g``, becomes that of x.
+    """The cotangent of x~, in ``g``, becomes that of x, times ``unit``.
 
     With g' = g dx~/dz and weights a that sum to one over the finite values, z = scale (x - mean) gives
 
@@ -190,7 +190,7 @@ def places_backward(
     if squash == _NO_SQUASH:
         for i in range(0, N, 16):
             x = load(xs, i)
-            store(g, i, choose((x > -np.inf) & (x < np.inf), load(g, i), splat(0.0)))
+            store(g, i, choose((x > -np.inf) & (x < np.inf), load(g, i) * unit, splat(0.0)))
         return
     sums, with_z = none, none
     for i in range(0, N, 16):
@@ -209,7 +209,7 @@ def places_backward(
         x = load(xs, i)
         inside = (x > -np.inf) & (x < np.inf)
         z = (widen(choose(inside, x, splat(0.0))) - mean) * scale
-        of_x = (widen(load(g, i)) - widen(load(aw, i)) * (z * sum_gz + sum_g)) * scale
+        of_x = (widen(load(g, i)) - widen(load(aw, i)) * (z * sum_gz + sum_g)) * (scale * unit)
         store(g, i, narrow(choose(inside, of_x, none)))
 
 

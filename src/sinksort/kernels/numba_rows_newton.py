@@ -6,9 +6,10 @@ t_i = 2 x~_i / eps and the potentials h_j of the hard sort (see ``staircase``) t
     M_ij = r_i - (t_i y_j - h_j) >= 0,    r_i = max_j (t_i y_j - h_j),     G_ij = exp(-M_ij),     p_ij = v_i G_ij u_j,
 
 where v_i = 1 / sum_j G_ij u_j makes rows exact. Exponentials are taken once: what a step changes is u, by a factor.
-M vanishes along the staircase and grows away from it, so G is a band: group g of targets meets blocks lo_g to hi_g, both
-increasing in g, and what is outside is below e^-36. Each step needs the column sums and the graph Laplacian
-L = diag(u s) - W, W = sum_i a_i p_i p_i^T >= 0.
+M vanishes along the staircase, at the target ``best`` of each source, and grows away from it, so G is a band: group g
+of targets meets blocks lo_g to hi_g, both increasing in g, and what is outside is below e^-36. The ones of G (at
+``best``) are left out of the matrix and added by hand: what remains is what the hard sort does not do, with all its
+digits. Each step needs the column sums and the graph Laplacian L = diag(u s) - W, W = sum_i a_i p_i p_i^T >= 0.
 
 L is eliminated without subtractions (Grassmann, Taksar and Heyman): the pivot of a node is the sum of its remaining
 edges, so entries keep their relative precision however weakly the nodes are joined.
@@ -22,7 +23,18 @@ import numpy as np
 from numba import njit
 
 from .numba_maths import F32, F64, I64, exp32
-from .numba_simd import choose, lane_numbers, load, load64, narrow, splat, splat64, store, store_square, store64, total, totals
+from .numba_simd import (
+    choose,
+    lane_numbers,
+    load,
+    load64,
+    narrow,
+    splat,
+    store,
+    store_square,
+    total,
+    totals,
+)
 
 _CUT = 36.0  #: reduced cost beyond which nothing is kept
 _SAME_MASS = 2e-6  #: cumulative weights closer than this are the same boundary
@@ -31,6 +43,7 @@ _RIDGE = np.float32(1e-6)  #: conductance to the ground, times b: what it hides 
 _LARGEST_STEP = np.float32(5.0)
 _TINY, _ZERO, _ONE = np.float32(1e-30), np.float32(0.0), np.float32(1.0)
 _TOLERANCE = 1e-6  #: L1 error of the column marginal
+_TOLERANCE_OF_FLOW = 2e-4  #: as a share of what does not go where the hard sort sends it: gradients are made of that
 _MOST_STEPS = 40
 _SINKHORN = 1  #: steps of Sinkhorn at the start, which cost little
 _KEEP = 0.2  #: an inverse is kept while each step leaves at most so much of the error
@@ -105,8 +118,8 @@ def band(at: F64, N: int, y: F64, h: F64, K: int, eps: float, t: F64, r: F64, be
 
 
 @njit(nogil=True, cache=True)
-def gibbs(t: F64, r: F64, N: int, y: F64, h: F64, K: int, lo: I64, hi: I64, G: F32) -> None:
-    """G_ij at [j, i], in the band; zero for targets that only fill the last group."""
+def gibbs(t: F64, r: F64, best: I64, N: int, y: F64, h: F64, K: int, lo: I64, hi: I64, G: F32) -> None:
+    """G_ij at [j, i], in the band: 0 in place of the 1 where j is ``best``, and for targets that fill a group."""
     for j in range(4 * ((K + 3) // 4)):
         g = j // 4
         if j >= K:
@@ -117,12 +130,30 @@ def gibbs(t: F64, r: F64, N: int, y: F64, h: F64, K: int, lo: I64, hi: I64, G: F
         for q in range(lo[g], hi[g]):
             minus_M = load64(t, 16 * q) * yj - hj - load64(r, 16 * q)
             store(G, j * N + 16 * q, exp32(narrow(minus_M)))
+    for i in range(N):
+        G[best[i] * N + i] = _ZERO
 
 
 @njit(nogil=True, cache=True)
-def scale(G: F32, N: int, K: int, aw: F32, u: F32, lo: I64, hi: I64, glo: I64, ghi: I64, v: F32, av: F32,
+def excesses(mass: F32, best: I64, N: int, b64: F64, K: int, excess: F32, sums: F64) -> None:
+    """What a target lacks if every source goes to its best one: b_j - sum of their weights, zero in total."""
+    sums[:K] = b64[:K]
+    for i in range(N):
+        sums[best[i]] -= mass[i]
+    over = 0.0
+    for j in range(K):
+        over += sums[j]
+    excess[K:] = 0.0
+    for j in range(K):
+        excess[j] = sums[j] - over * b64[j]
+
+
+@njit(nogil=True, cache=True)
+def scale(G: F32, N: int, K: int, mass: F32, best: I64, u: F32, lo: I64, hi: I64, glo: I64, ghi: I64, v: F32, w: F32,
           parts: F32, s: F32) -> None:  # fmt: skip
-    """v, and the column sums s_j = sum_i a_i v_i G_ij: u_j s_j is what target j gets. ``parts``: scratch (K, 16)."""
+    """v; in ``w`` the weight a_i v_i sum_j G_ij u_j that leaves each source's best target; s_j = sum_i a_i v_i G_ij."""
+    for i in range(N):
+        v[i] = u[best[i]]
     for q in range(N // 16):
         s0, s1, s2, s3 = splat(0.0), splat(0.0), splat(0.0), splat(0.0)
         for g in range(glo[q], ghi[q]):
@@ -132,10 +163,15 @@ def scale(G: F32, N: int, K: int, aw: F32, u: F32, lo: I64, hi: I64, glo: I64, g
             s1 = s1 + load(G, o + N) * u[j + 1]
             s2 = s2 + load(G, o + 2 * N) * u[j + 2]
             s3 = s3 + load(G, o + 3 * N) * u[j + 3]
-        vq = splat(1.0) / ((s0 + s1) + (s2 + s3))
+        leaving = (s0 + s1) + (s2 + s3)
+        vq = splat(1.0) / (leaving + load(v, 16 * q))
         store(v, 16 * q, vq)
-        store(av, 16 * q, vq * load(aw, 16 * q))
-    gather(G, N, K, av, lo, hi, parts, s)
+        store(w, 16 * q, leaving)
+    for q in range(N // 16):
+        av = load(v, 16 * q) * load(mass, 16 * q)
+        store(parts, 16 * q, av)
+        store(w, 16 * q, load(w, 16 * q) * av)
+    gather(G, N, K, parts, lo, hi, parts[N:], s)
 
 
 @njit(nogil=True, cache=True)
@@ -173,8 +209,8 @@ def add_up(parts: F32, K: int, s: F32) -> None:
 
 
 @njit(nogil=True, cache=True)
-def edges(G: F32, N: int, K: int, ra: F32, u: F32, v: F32, lo: I64, hi: I64, Q: F32, W: F32, stride: int,
-          ends: I64) -> None:  # fmt: skip
+def edges(G: F32, N: int, K: int, ra: F32, best: I64, u: F32, v: F32, lo: I64, hi: I64, Q: F32, W: F32,
+          stride: int, ends: I64) -> None:  # fmt: skip
     """W = Q^T Q for Q_ij = sqrt(a_i) p_ij, above its diagonal; ``ra`` holds the roots."""
     groups = (K + 3) // 4
     for j in range(4 * groups):
@@ -182,6 +218,8 @@ def edges(G: F32, N: int, K: int, ra: F32, u: F32, v: F32, lo: I64, hi: I64, Q: 
         for q in range(lo[j // 4], hi[j // 4]):
             o = j * N + 16 * q
             store(Q, o, load(G, o) * uj * load(v, 16 * q) * load(ra, 16 * q))
+    for i in range(N):
+        Q[best[i] * N + i] = u[best[i]] * v[i] * ra[i]
     for g in range(groups):
         for j in range(4 * g, 4 * g + 4):
             for c in range(4 * g // 16 * 16, ends[g], 16):
@@ -217,8 +255,8 @@ def eliminate(W: F32, K: int, stride: int, ends: I64, ridge: F32, inv: F32, F: F
     """Eliminates the nodes in turn, in place: W keeps the edges that each has when it goes, ``inv`` 1 / their sum.
 
     ``ridge`` leads from each node to the ground, where the last one stands. Four nodes go at a time: first among
-    themselves, with all the others as one (edges only add up, so the sum R of a node's edges to the others changes as one
-    edge would), then their edges to the others, then the others. ``F``: scratch (4, stride).
+    themselves, with all the others as one (edges only add up, so the sum r of a node's edges to the others changes as
+    one edge would), then their edges to the others, then the others. ``F``: scratch (4, stride).
     """
     lanes = lane_numbers()
     for k in range(0, K, 4):
@@ -306,53 +344,59 @@ def substitute(W: F32, K: int, stride: int, ends: I64, inv: F32, z: F32, x: F32)
 
 
 @njit(nogil=True, cache=True)
-def newton(G: F32, N: int, K: int, aw: F32, ra: F32, b: F32, lo: I64, hi: I64, glo: I64, ghi: I64, stride: int,
-           Q: F32, W: F32, ends: I64, inv: F32, u: F32, v: F32, av: F32, parts: F32, s: F32,
+def newton(G: F32, N: int, K: int, mass: F32, ra: F32, best: I64, b: F32, excess: F32, lo: I64, hi: I64, glo: I64,
+           ghi: I64, stride: int, Q: F32, W: F32, ends: I64, inv: F32, u: F32, v: F32, w: F32, parts: F32, s: F32,
            small: F32) -> tuple[float, int, int]:  # fmt: skip
-    """The scalings u and v, and s. Returns the marginal error, and how many steps and eliminations it took.
+    """The scalings u and v. Returns the marginal error, and how many steps and eliminations it took.
 
     Steps as in ``solvers.newton``, but the Laplacian (left eliminated in W) is kept as long as the error falls fast.
-    Scratch: ``small`` (9, stride).
+    What target j lacks is  excess_j + what leaves it (from sources for which it is best) - u_j s_j:  where the plan is
+    nearly a permutation all three are small, and so is their rounding. Scratch: ``small`` (9 stride), ``parts``
+    (N + 16 stride).
     """
     base, direction, rho, ridge, z, F = (
         small[:stride], small[stride : 2 * stride], small[2 * stride : 3 * stride], small[3 * stride : 4 * stride],
         small[4 * stride : 5 * stride], small[5 * stride :],
     )  # fmt: skip
     for c in range(0, stride, 16):
-        start = load(b, c)
-        store(u, c, start)
-        store(base, c, start)
+        store(u, c, load(b, c))
         store(direction, c, splat(0.0))
-        store(ridge, c, start * _RIDGE)
     length, slope, before, error = 1.0, np.inf, np.inf, np.inf
     eliminations = 0
     for step in range(_MOST_STEPS + 1):
-        scale(G, N, K, aw, u, lo, hi, glo, ghi, v, av, parts, s)
-        errors, slopes = splat(0.0), splat(0.0)
+        scale(G, N, K, mass, best, u, lo, hi, glo, ghi, v, w, parts, s)
         for c in range(0, stride, 16):
-            off = load(b, c) - load(u, c) * load(s, c)
-            store(rho, c, off)
+            store(rho, c, load(excess, c) - load(u, c) * load(s, c))
+        for i in range(N):
+            rho[best[i]] += w[i]
+        errors, slopes, flows = splat(0.0), splat(0.0), splat(0.0)
+        for c in range(0, stride, 16):
+            off = load(rho, c)
             store(z, c, off)
             errors = errors + choose(off > 0.0, off, splat(0.0) - off)
             slopes = slopes + off * load(direction, c)
-        error = float(total(errors))
-        if not error > _TOLERANCE or step == _MOST_STEPS:
+            flows = flows + load(u, c) * load(s, c)
+        error, flow = float(total(errors)), total(flows)
+        if not (error > _TOLERANCE or error > _TOLERANCE_OF_FLOW * flow) or step == _MOST_STEPS:
             return error, step, eliminations
         if step < _SINKHORN:
             for c in range(0, stride, 16):
-                store(u, c, load(b, c) / choose(load(s, c) > _TINY, load(s, c), splat(1.0)))
+                get = load(b, c) - load(rho, c)
+                store(u, c, load(u, c) * choose(get > _TINY, load(b, c) / get, splat(1.0)))
             continue
         slope_here = float(total(slopes))
         if slope_here < -0.5 * slope:  # past the maximum: the secant says where it is
             length *= slope / (slope - slope_here)
         else:
             if eliminations == 0 or error > _KEEP * before:
-                edges(G, N, K, ra, u, v, lo, hi, Q, W, stride, ends)
+                for c in range(0, stride, 16):
+                    store(ridge, c, load(b, c) * (_RIDGE * flow))
+                edges(G, N, K, ra, best, u, v, lo, hi, Q, W, stride, ends)
                 eliminate(W, K, stride, ends, ridge, inv, F)
                 eliminations += 1
             before = error
             substitute(W, K, stride, ends, inv, z, direction)
-            slope = _direct(direction, rho, u, s, b, K, stride)
+            slope = _direct(direction, rho, b, K, stride)
             for c in range(0, stride, 16):
                 store(base, c, load(u, c))
             length = 1.0
@@ -362,7 +406,7 @@ def newton(G: F32, N: int, K: int, aw: F32, ra: F32, b: F32, lo: I64, hi: I64, g
 
 
 @njit(nogil=True, cache=True)
-def _direct(direction: F32, rho: F32, u: F32, s: F32, b: F32, K: int, stride: int) -> float:
+def _direct(direction: F32, rho: F32, b: F32, K: int, stride: int) -> float:
     """Bounds a step, and returns the slope along it."""
     centre = splat(0.0)
     for c in range(0, stride, 16):
@@ -380,6 +424,6 @@ def _direct(direction: F32, rho: F32, u: F32, s: F32, b: F32, K: int, stride: in
         return slope
     slope = 0.0
     for j in range(K):  # Sinkhorn's own step always rises
-        direction[j] = -math.log(max(s[j] * u[j] / b[j], 1e-30)) if b[j] > 0.0 else 0.0
+        direction[j] = math.log(b[j] / max(b[j] - rho[j], _TINY)) if b[j] > 0.0 else 0.0
         slope += direction[j] * rho[j]
     return slope

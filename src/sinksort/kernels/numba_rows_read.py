@@ -1,17 +1,24 @@
 """A solved plan, read forwards and backwards; see ``asks`` for the formulas and ``numba_rows_newton`` for the symbols.
 
-Averages under p_i are taken of differences to the target ``best`` that source i is sent to by the hard sort (``phi_0``,
-``y_0``). When the plan is nearly a permutation everything else has a weight near zero, and small gradients come out with
-all their digits instead of as differences of large numbers.
+Averages under p_i are taken of differences to the target ``best`` that source i is sent to by the hard sort
+(``phi_0``, ``y_0``). When the plan is nearly a permutation everything else has a weight near zero, and small gradients
+come out with all their digits instead of as differences of large numbers.
 """
 
 from __future__ import annotations
 
 from numba import njit
 
-from .numba_maths import F32, F64, I64
+from .numba_maths import F32, I64
 from .numba_rows_newton import add_up
 from .numba_simd import choose, highest, load, splat, store
+
+
+@njit(nogil=True, cache=True)
+def complete(G: F32, N: int, best: I64) -> None:
+    """Adds the ones at ``best``."""
+    for i in range(N):
+        G[best[i] * N + i] = 1.0
 
 
 @njit(nogil=True, cache=True)
@@ -19,7 +26,7 @@ def pulled(G: F32, N: int, u: F32, v: F32, phi: F32, last: F32, lasts: int, stri
            occupied: F32, scaled: F32, out: F32) -> float:  # fmt: skip
     """out_i = sum_j p_ij phi_j; returns the error of the rule, 4 max_i sum_l (sum_j p_ij last_lj)^2.
 
-    ``lasts`` is 6 or 0, when there is no rule. Scratch: ``scaled`` (7, stride).
+    ``lasts`` is 6 or 0, when there is no rule. G must be complete. Scratch: ``scaled`` (7, stride).
     """
     for c in range(0, stride, 16):
         store(scaled, c, load(phi, c) * load(u, c))
@@ -78,7 +85,7 @@ def covariances(G: F32, N: int, u: F32, v: F32, phi: F32, phi_0: F32, y: F32, y_
 
 @njit(nogil=True, cache=True)
 def tensions(G: F32, N: int, K: int, u: F32, v: F32, w: F32, phi: F32, phi_0: F32, mean: F32, lo: I64, hi: I64,
-             parts: F32, t: F32) -> None:  # fmt: skip
+             best: I64, parts: F32, t: F32) -> None:  # fmt: skip
     """t_j = sum_i w_i p_ij (phi_j - E_i phi). With w = a this is L phi."""
     for j in range(4 * ((K + 3) // 4)):
         g = j // 4
@@ -89,3 +96,5 @@ def tensions(G: F32, N: int, K: int, u: F32, v: F32, w: F32, phi: F32, phi_0: F3
             sums = sums + load(G, j * N + i) * (load(w, i) * load(v, i)) * off
         store(parts, 16 * j, sums * u[j])
     add_up(parts, K, t)
+    for i in range(N):
+        t[best[i]] -= w[i] * v[i] * u[best[i]] * mean[i]

@@ -1,10 +1,10 @@
 """Where the weight of a row stands when its plan is solved: at its own values in order, or on a grid.
 
 Many values are moved to the nodes of a grid, each to the four around it with the weights of cubic interpolation; what
-the plan says at the nodes is read at the values by the same interpolation. Everything that is summed or read is smooth at
-the scale sqrt(eps), so cells of a twelfth of that lose little, and how little is measured: the interpolation is off by
-3/128 of the fourth difference. Weights on the nodes can be negative; ``hats`` are those of linear interpolation, rougher
-and never negative, for what must be.
+the plan says at the nodes is read at the values by the same interpolation. Everything that is summed or read is smooth
+at the scale sqrt(eps), so cells of an eleventh of that lose little, and how little is measured: the interpolation is
+off by 3/128 of the fourth difference. Weights on the nodes can be negative; ``hats`` are those of linear interpolation,
+rougher and never negative, for what must be.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from numba import njit
 from .numba_maths import F32, F64, I32, I64
 
 _CELLS = 11.0  #: per sqrt(eps) of places
+_MANY = 12  #: targets from which a grid is worth its trouble
 _WORTH = 0.7  #: a grid is used where its nodes are fewer than this share of the values
 
 
@@ -26,15 +27,20 @@ def padded(n: int) -> int:
 
 
 @njit(nogil=True, cache=True)
-def cells_for(at: F64, n: int, eps: float) -> tuple[int, float, float]:
-    """(cells, low, high) of a grid over the places; no cells if the values had better stand for themselves."""
+def range_of(at: F64, n: int) -> tuple[float, float]:
     low, high = at[0], at[0]
     for i in range(n):
         low, high = min(low, at[i]), max(high, at[i])
+    return low, high
+
+
+@njit(nogil=True, cache=True)
+def cells_for(n: int, K: int, low: float, high: float, eps: float) -> int:
+    """How many cells a grid over the places has; 0 if the values had better stand for themselves."""
     wanted = max(_CELLS * (high - low) / math.sqrt(eps), 8.0)
-    if not wanted < _WORTH * n - 19.0:
-        return 0, low, high
-    return padded(int(wanted) + 4) - 3, low, high
+    if K < _MANY or not high > low or not wanted < _WORTH * n - 19.0:
+        return 0
+    return padded(int(wanted) + 4) - 3
 
 
 @njit(nogil=True, cache=True)
@@ -88,7 +94,7 @@ def lay_grid(low: float, high: float, cells: int, nodes: F64) -> None:
 
 
 @njit(nogil=True, cache=True)
-def locate(at: F64, n: int, low: float, high: float, cells: int, cell: I32, within: F32) -> None:
+def locate(at: F64, n: int, low: float, high: float, cells: int, cell: I64, within: F32) -> None:
     """In which cell each value is, and how far."""
     per_unit = cells / (high - low)
     for i in range(n):
@@ -98,7 +104,7 @@ def locate(at: F64, n: int, low: float, high: float, cells: int, cell: I32, with
 
 
 @njit(nogil=True, cache=True)
-def spread(w: F32, n: int, cells: int, cell: I32, within: F32, in_cells: F32, masses: F32) -> None:
+def spread(w: F32, n: int, cells: int, cell: I64, within: F32, in_cells: F32, masses: F32) -> None:
     """Moves w to the nodes: moments of the cells first, 1, f, f^2, f^3 of how far in; then each to its four nodes.
 
     The polynomials of cubic interpolation from -1, 0, 1, 2 are -f (f - 1) (f - 2) / 6, (f + 1) (f - 1) (f - 2) / 2,
@@ -146,14 +152,14 @@ def polynomials(F: F32, cells: int, coef: F32) -> None:
 
 
 @njit(nogil=True, cache=True)
-def interpolate(coef: F32, n: int, cell: I32, within: F32, out: F32) -> None:
+def interpolate(coef: F32, n: int, cell: I64, within: F32, out: F32) -> None:
     for i in range(n):
         o, f = 4 * cell[i], within[i]
         out[i] = coef[o] + f * (coef[o + 1] + f * (coef[o + 2] + f * coef[o + 3]))
 
 
 @njit(nogil=True, cache=True)
-def occupied_nodes(n: int, cell: I32, occupied: F32) -> None:
+def occupied_nodes(n: int, cell: I64, occupied: F32) -> None:
     """One at the ends of cells that hold values, zero elsewhere."""
     occupied[:] = 0.0
     for i in range(n):

@@ -1,4 +1,4 @@
-"""One row at a time, sixteen sources at a time: place, solve, read, and the way back.
+"""One row at a time, sixteen of its sources at a time: place, solve, read, and the way back.
 
 The state of a row holds what the backward pass cannot make again cheaply: the order of its values, h, u, and the
 eliminated Laplacian of the last Newton step, which gives lambda after a step or two of refinement.
@@ -6,337 +6,284 @@ eliminated Laplacian of the last Newton step, which gives lambda after a step or
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 from numba import njit
 
-from .numba_maths import F32, F64, I32, I64, places, places_backward, row_into
-from .numba_rows_newton import band, edges, eliminate, gibbs, newton, scale, staircase, substitute
-from .numba_rows_read import at_best, covariances, pulled, tensions
-from .numba_rows_sources import (
-    cells_for,
-    hats,
-    interpolate,
-    lay_grid,
-    locate,
-    occupied_nodes,
-    padded,
-    polynomials,
-    remainder,
-    sort_places,
-    spread,
-)
-from .numba_simd import choose, load, root, splat, store, total
+from .numba_maths import F32, F64, I32, places, places_backward, row_into
+from .numba_rows_newton import band, edges, eliminate, excesses, gather, gibbs, newton, scale, staircase, substitute
+from .numba_rows_read import at_best, complete, covariances, pulled, tensions
+from .numba_rows_sources import cells_for, interpolate, padded, polynomials, range_of, remainder, spread
+from .numba_rows_work import (
+    AT, AW, B, B64, BEST, CELL, COV, COV_2, DIRECT, ENDS, EXCESS, GHI, GLO, H, HI, INV, LAM, LO, MASS, MEAN, OCCUPIED,
+    PHI, PHI_0, PLACE, R, READ, RIDGE, ROOT, S, SAVED, SUMS, T, TENSION, U, V, WEIGHT, WITHIN, XS, Y, Y32, Y_0, Z,
+    Work, sources_into, state_parts, take_roots, targets_into, weights_into, workspace,
+)  # fmt: skip
+from .numba_simd import choose, load, load64, narrow, splat, store, total
 
 _LARGEST_LOGIT = 1e9  #: beyond this float64 does not resolve what small differences of places mean
 _ACCEPTED = 5e-6
-_REFINED = 5e-5  #: what lambda may leave of t
-_SAVED = 128  #: up to so many targets the eliminated Laplacian is part of the state
-
-
-class Work(NamedTuple):
-    """Scratch of a thread. Sources: N of them, in order; targets: K, padded to ``stride``."""
-
-    xs: F32  #: (n) values and weights of the row as it came, padded
-    aw: F32
-    at: F64  #: (n) their places
-    read: F32  #: (n)
-    cell: I32  #: (n) on a grid, and how far in the cell
-    within: F32
-    in_cells: F32
-    count: I64
-    place: F64  #: (N) of the sources, and their weights
-    mass: F32
-    root_mass: F32
-    occupied: F32
-    t: F64
-    r: F64
-    best: I64
-    glo: I64
-    ghi: I64
-    v: F32
-    av: F32
-    w: F32
-    y_0: F32
-    phi_0: F32
-    mean: F32
-    cov: F32
-    cov_2: F32
-    y: F64  #: (K)
-    y32: F32
-    b64: F64
-    b: F32
-    phi: F32
-    last: F32
-    h: F64
-    lo: I64
-    hi: I64
-    ends: I64
-    u: F32
-    s: F32
-    inv: F32
-    ridge: F32
-    lam: F32
-    z: F32
-    tension: F32
-    small: F32  #: (9, K)
-    parts: F32  #: (K, 16)
-    G: F32  #: (K, N)
-    Q: F32
-    W: F32  #: (K, K)
-
-
-@njit(nogil=True, cache=True)
-def workspace(n: int, K: int) -> Work:
-    N, stride = padded(n), padded(K)
-
-    def f32(count: int) -> F32:
-        return np.empty(count, np.float32)
-
-    def f64(count: int) -> F64:
-        return np.empty(count, np.float64)
-
-    def i64(count: int) -> I64:
-        return np.empty(count, np.int64)
-
-    return Work(
-        f32(N), np.zeros(N, np.float32), f64(N), f32(N), np.empty(N, np.int32), f32(N), f32(4 * N), i64(N + 1),
-        f64(N), f32(N), f32(N), f32(N), f64(N), f64(N), i64(N), i64(N), i64(N),
-        f32(N), f32(N), f32(N), f32(N), f32(N), f32(N), f32(N), f32(N),
-        f64(stride), np.zeros(stride, np.float32), f64(stride), f32(stride), np.zeros(stride, np.float32),
-        np.zeros(6 * stride, np.float32), f64(stride), i64(stride), i64(stride), i64(stride),
-        f32(stride), f32(stride), f32(stride), np.zeros(stride, np.float32), f32(stride), f32(stride), f32(stride),
-        f32(9 * stride), np.zeros(16 * stride, np.float32), f32(stride * N), f32(stride * N), f32(stride * stride),
-    )  # fmt: skip
-
-
-@njit(nogil=True, cache=True)
-def state_parts(n: int, K: int) -> tuple[int, int, int, int]:
-    """Where a state has its float64 (h, 4 moments), float32 (u, 1/pivots, W) and int32 (cells, order); and its size.
-
-    Each in units of its type, the size in float32.
-    """
-    stride = padded(K)
-    wide = stride + 4
-    single = 2 * stride + (0 if K > _SAVED else (K + 3) // 4 * 4 * stride)
-    return 0, 2 * wide, 2 * wide + single, (2 * wide + single + 1 + n + 1) // 2 * 2
-
-
-@njit(nogil=True, cache=True)
-def targets_into(k: Work, y: F32, b: F32, first: int, K: int) -> None:
-    k.y[:], k.b64[:], k.b[:], k.y32[:] = 0.0, 0.0, 0.0, 0.0
-    for j in range(K):
-        k.y[j], k.b64[j] = y[first + j], b[first + j]
-        k.y32[j], k.b[j] = y[first + j], b[first + j]
-
-
-@njit(nogil=True, cache=True)
-def weights_into(k: Work, a: F32, first: int, n: int, weighted: bool) -> None:
-    for i in range(n):
-        k.aw[i] = a[first + i] if weighted else np.float32(1.0 / n)
-
-
-@njit(nogil=True, cache=True)
-def sources_into(k: Work, n: int, cells: int, low: float, high: float, order: I32) -> int:
-    """The sources of a row: its values in order, or the nodes of a grid of so many cells. Returns how many."""
-    if cells > 0:
-        N = cells + 3
-        lay_grid(low, high, cells, k.place)
-        locate(k.at, n, low, high, cells, k.cell, k.within)
-        spread(k.aw, n, cells, k.cell, k.within, k.in_cells, k.mass[:N])
-        hats(k.in_cells, cells, k.root_mass[:N])
-        occupied_nodes(n, k.cell, k.occupied[:N])
-        return N
-    N = padded(n)
-    sort_places(k.at, n, low, high, order, k.count, k.place)
-    k.mass[n:], k.occupied[:] = 0.0, 1.0
-    for i in range(n):
-        k.mass[i] = k.aw[order[i]]
-    k.root_mass[:] = k.mass
-    return N
-
-
-@njit(nogil=True, cache=True)
-def roots(root_mass: F32, N: int) -> None:
-    for i in range(0, N, 16):
-        store(root_mass, i, root(load(root_mass, i)))
+_REFINED = np.float32(5e-5)  #: what lambda may leave of t
+_RIDGE = np.float32(1e-9)  #: to the ground, times b and what flows: across weaker links lambda would be all rounding
 
 
 @njit(nogil=True, cache=True)
 def solved(k: Work, n: int, K: int, eps: float, cells: int, low: float, high: float, order: I32, W: F32) -> float:
-    """Solves the plan of a row whose places are in ``k.at``; returns its marginal error."""
-    stride = padded(K)
-    N = sources_into(k, n, cells, low, high, order)
-    staircase(k.place, k.root_mass, N if cells > 0 else n, k.y, k.b64, K, eps, k.h)
-    roots(k.root_mass, N)
-    band(k.place, N, k.y, k.h, K, eps, k.t, k.r, k.best, k.lo, k.hi, k.glo, k.ghi, k.ends)
-    gibbs(k.t, k.r, N, k.y, k.h, K, k.lo, k.hi, k.G)
-    error, _, _ = newton(
-        k.G, N, K, k.mass, k.root_mass, k.b, k.lo, k.hi, k.glo, k.ghi, stride, k.Q, W, k.ends, k.inv, k.u, k.v, k.av,
-        k.parts, k.s, k.small,
-    )  # fmt: skip
-    if not max(abs(k.t[0]), abs(k.t[N - 1])) < _LARGEST_LOGIT or not error < np.inf:
+    """Solves the plan of a row whose places are known; returns its marginal error."""
+    y, h, b64, t = k.k64[Y], k.k64[H], k.k64[B64], k.n64[T]
+    lo, hi, ends, glo, ghi, best = k.k_int[LO], k.k_int[HI], k.k_int[ENDS], k.n_int[GLO], k.n_int[GHI], k.n_int[BEST]
+    N = sources_into(k, n, cells, low, high, order, True)
+    staircase(k.n64[PLACE], k.n32[ROOT], N if cells > 0 else n, y, b64, K, eps, h)
+    take_roots(k.n32[ROOT], N)
+    band(k.n64[PLACE], N, y, h, K, eps, t, k.n64[R], best, lo, hi, glo, ghi, ends)
+    gibbs(t, k.n64[R], best, N, y, h, K, lo, hi, k.G)
+    excesses(k.n32[MASS], best, N, b64, K, k.k32[EXCESS], k.k64[SUMS])
+    error = newton(k.G, N, K, k.n32[MASS], k.n32[ROOT], best, k.k32[B], k.k32[EXCESS], lo, hi, glo, ghi, padded(K), k.Q,
+                   W, ends, k.k32[INV], k.k32[U], k.n32[V], k.n32[WEIGHT], k.parts, k.k32[S], k.small)[0]  # fmt: skip
+    if not max(abs(t[0]), abs(t[N - 1])) < _LARGEST_LOGIT or not error < np.inf:
         return np.inf
     return error
 
 
 @njit(nogil=True, cache=True)
-def pull_rows(x: F32, a: F32, y: F32, b: F32, phi: F32, last: F32, eps: F32, n: int, K: int, lasts: int, squash: int,
-              weighted: bool, steps: tuple[int, int, int, int], out: F32, state64: F64, state32: F32, state_int: I32,
-              errors: F32, start: int, stop: int) -> None:  # fmt: skip
-    """Rows start to stop. All arrays are flat; ``steps``: from row to row of y and b, of phi, of last, of eps."""
+def save(k: Work, K: int, moments: tuple[float, float, float, bool], state64: F64, state32: F32) -> None:
     stride = padded(K)
-    _, at32, at_int, size = state_parts(n, K)
+    state64[:stride] = k.k64[H]
+    state64[stride], state64[stride + 1], state64[stride + 2] = moments[0], moments[1], moments[2]
+    state64[stride + 3] = 1.0 if moments[3] else 0.0
+    state32[:stride] = k.k32[U]
+    state32[stride : 2 * stride] = k.k32[INV]
+
+
+@njit(nogil=True, cache=True)
+def pull_rows(x: F32, a: F32, y: F32, b: F32, phi: F32, last: F32, eps: F32, n: int, K: int, squash: int,
+              steps: tuple[int, int, int, int, int], out: F32, state64: F64, state32: F32, state_int: I32, errors: F32,
+              start: int, stop: int) -> None:  # fmt: skip
+    """Rows start to stop. All arrays are flat; ``steps`` is how far it is from row to row of y, phi, last, eps and a.
+
+    ``last`` is empty where there is no rule.
+    """
+    stride, lasts = padded(K), 6 if len(last) > 0 else 0
+    at32, at_int, size = state_parts(n, K)
     k = workspace(n, K)
+    xs, at, read, span = k.n32[XS], k.n64[AT], k.n32[READ], 1.0
     for row in range(start, stop):
-        o32, o64 = row * size + at32, row * size // 2
-        if not row_into(x, row * n, n, k.xs):
-            out[row * n : row * n + n] = np.nan
-            state64[o64 + stride + 2], errors[row] = np.nan, 0.0
+        of64, of32, of_int = state64[row * size // 2 :], state32[row * size + at32 :], state_int[row * size + at_int :]
+        answer = out[row * n : row * n + n]
+        if not row_into(x, row * n, n, xs):
+            answer[:] = np.nan
+            of64[stride + 2], errors[row] = np.nan, 0.0
             continue
         if row == start or steps[0] > 0:
             targets_into(k, y, b, row * steps[0], K)
         if row == start or steps[1] > 0:
-            k.phi[:K] = phi[row * steps[1] : row * steps[1] + K]
-        if (row == start or steps[2] > 0) and lasts > 0:
+            k.k32[PHI, :K] = phi[row * steps[1] : row * steps[1] + K]
+            span = abs(k.k32[PHI, K - 1] - k.k32[PHI, 0])
+        if row == start or steps[2] > 0:
             for j in range(lasts):
                 k.last[j * stride : j * stride + K] = last[row * steps[2] + j * K : row * steps[2] + (j + 1) * K]
-        if row == start or weighted:
-            weights_into(k, a, row * n, n, weighted)
+        if row == start or steps[4] > 0:
+            weights_into(k, a, row * n, n, steps[4] > 0)
         e = float(eps[row * steps[3]])
-        mean, per_unit, weight, spreads = places(k.xs, k.aw, squash, k.y[0], k.y[K - 1], k.at)
-        W = k.W if K > _SAVED else state32[o32 + 2 * stride : o32 + size]
-        order = state_int[row * size + at_int + 1 : row * size + size]
-        span = float(abs(k.phi[K - 1] - k.phi[0]))
-        cells, low, high = cells_for(k.at, n, e) if K > 8 else (0, k.at[0], k.at[0])
-        if cells > 0:
-            error = solved(k, n, K, e, cells, low, high, order, W)
-            rule = pulled(k.G, cells + 3, k.u, k.v, k.phi, k.last, lasts, stride, k.glo, k.ghi, k.occupied, k.small, k.w)
-            error = max(error, 3.0 * remainder(k.w, cells, k.occupied) / span)
+        moments = places(xs, k.n32[AW], squash, k.k64[Y, 0], k.k64[Y, K - 1], at)
+        W = k.W if K > SAVED else of32[2 * stride :]
+        low, high = range_of(at, n)
+        cells = cells_for(n, K, low, high, e)
+        rule = 0.0
+        while True:
+            error = solved(k, n, K, e, cells, low, high, of_int[1:], W)
+            complete(k.G, padded(n) if cells == 0 else cells + 3, k.n_int[BEST])
+            rule = pulled(k.G, padded(n) if cells == 0 else cells + 3, k.k32[U], k.n32[V], k.k32[PHI], k.last, lasts,
+                          stride, k.n_int[GLO], k.n_int[GHI], k.n32[OCCUPIED], k.small, read)  # fmt: skip
+            if cells == 0:
+                for i in range(n):
+                    answer[of_int[1 + i]] = read[i]
+                break
+            error = max(error, 3.0 * remainder(read, cells, k.n32[OCCUPIED]) / span)
             if error <= _ACCEPTED:
-                polynomials(k.w, cells, k.in_cells)
-                interpolate(k.in_cells, n, k.cell, k.within, out[row * n : row * n + n])
-            else:
-                cells = 0
-        if cells == 0:
-            _, low, high = cells_for(k.at, n, e)
-            error = solved(k, n, K, e, 0, low, high, order, W)
-            rule = pulled(k.G, padded(n), k.u, k.v, k.phi, k.last, lasts, stride, k.glo, k.ghi, k.occupied, k.small, k.w)
-            for i in range(n):
-                out[row * n + order[i]] = k.w[i]
+                polynomials(read, cells, k.in_cells)
+                interpolate(k.in_cells, n, k.n_int[CELL], k.n32[WITHIN], answer)
+                break
+            cells = 0
         errors[row] = max(error, rule) if rule < np.inf else np.inf
-        state_int[row * size + at_int] = cells
-        state64[o64 : o64 + K] = k.h[:K]
-        state64[o64 + stride], state64[o64 + stride + 1] = mean, per_unit
-        state64[o64 + stride + 2], state64[o64 + stride + 3] = weight, 1.0 if spreads else 0.0
-        state32[o32 : o32 + stride] = k.u
-        state32[o32 + stride : o32 + 2 * stride] = k.inv
+        of_int[0] = cells
+        save(k, K, moments, of64, of32)
+
+
+@njit(nogil=True, cache=True)
+def push_rows(x: F32, a: F32, y: F32, b: F32, eps: F32, n: int, K: int, squash: int,
+              steps: tuple[int, int, int, int, int], out: F32, state64: F64, state32: F32, state_int: I32, errors: F32,
+              start: int, stop: int) -> None:  # fmt: skip
+    """As ``pull_rows``; what is averaged is (x - mean) * scale, so that nothing overflows."""
+    stride = padded(K)
+    at32, at_int, size = state_parts(n, K)
+    k = workspace(n, K)
+    xs, at, carried = k.n32[XS], k.n64[AT], k.n32[WEIGHT]
+    for row in range(start, stop):
+        of64, of32, of_int = state64[row * size // 2 :], state32[row * size + at32 :], state_int[row * size + at_int :]
+        answer = out[row * K : row * K + K]
+        if not row_into(x, row * n, n, xs):
+            answer[:] = np.nan
+            of64[stride + 2], errors[row] = np.nan, 0.0
+            continue
+        if row == start or steps[0] > 0:
+            targets_into(k, y, b, row * steps[0], K)
+        if row == start or steps[4] > 0:
+            weights_into(k, a, row * n, n, steps[4] > 0)
+        e = float(eps[row * steps[3]])
+        moments = places(xs, k.n32[AW], squash, k.k64[Y, 0], k.k64[Y, K - 1], at)
+        mean, per_unit = moments[0], moments[1]
+        low, high = range_of(at, n)
+        errors[row] = solved(k, n, K, e, 0, low, high, of_int[1:], k.W if K > SAVED else of32[2 * stride :])
+        carry(k, n, mean, per_unit, of_int[1:])
+        N = padded(n)
+        complete(k.G, N, k.n_int[BEST])
+        for i in range(0, N, 16):
+            av = load(k.n32[MASS], i) * load(k.n32[V], i)
+            store(carried, i, load(carried, i) * load(k.n32[V], i))
+            store(k.n32[READ], i, av)
+        gather(k.G, N, K, carried, k.k_int[LO], k.k_int[HI], k.parts, k.k32[Z])
+        gather(k.G, N, K, k.n32[READ], k.k_int[LO], k.k_int[HI], k.parts, k.k32[S])
+        for j in range(K):
+            share = k.k32[S, j]
+            answer[j] = mean + (k.k32[Z, j] / share if share > 0.0 else 0.0) / per_unit
+        for i in range(n):
+            if k.n32[AW, i] > 0.0 and not abs(xs[i]) < np.inf:
+                errors[row] = np.inf  # averages of infinite values are for the reference
+        of_int[0] = 0
+        save(k, K, moments, of64, of32)
+
+
+@njit(nogil=True, cache=True)
+def carry(k: Work, n: int, mean: float, per_unit: float, order: I32) -> None:
+    """a_i (x_i - mean) * scale, in the order of the sources."""
+    for i in range(n):
+        o = order[i]
+        heavy = k.n32[MASS, i] > 0.0 and abs(k.n32[XS, o]) < np.inf
+        k.n32[WEIGHT, i] = k.n32[MASS, i] * (k.n32[XS, o] - mean) * per_unit if heavy else 0.0
+    k.n32[WEIGHT, n:] = 0.0
 
 
 @njit(nogil=True, cache=True)
 def refined(k: Work, N: int, K: int, W: F32) -> bool:
-    """lambda = L^+ t by the Laplacian that the solver left, refined; leaves Cov_i(lambda, y) in ``cov_2``."""
+    """lambda = L^+ t by the Laplacian that the solver left, refined; leaves Cov_i(lambda, y) in COV_2."""
     stride = padded(K)
-    size = 0.0
-    for j in range(K):
-        size += abs(k.tension[j])
-    k.lam[:] = 0.0
-    k.z[:] = k.tension
+    t, lam, z, phi_0, mean, best = k.k32[TENSION], k.k32[LAM], k.k32[Z], k.n32[PHI_0], k.n32[MEAN], k.n_int[BEST]
+    u, v, step = k.k32[U], k.n32[V], k.small
+    size = splat(0.0)
+    for c in range(0, stride, 16):
+        tc = load(t, c)
+        size = size + choose(tc > 0.0, tc, splat(0.0) - tc)
+        store(z, c, tc)
+        store(lam, c, splat(0.0))
     for _ in range(6):
-        substitute(W, K, stride, k.ends, k.inv, k.z, k.small[:stride])
+        substitute(W, K, stride, k.k_int[ENDS], k.k32[INV], z, step)
         for c in range(0, stride, 16):
-            store(k.lam, c, load(k.lam, c) + load(k.small, c))
-        at_best(k.lam, k.best, N, k.phi_0)
-        covariances(k.G, N, k.u, k.v, k.lam, k.phi_0, k.y32, k.y_0, k.glo, k.ghi, k.mean, k.cov_2)
-        tensions(k.G, N, K, k.u, k.v, k.mass, k.lam, k.phi_0, k.mean, k.lo, k.hi, k.parts, k.z)
+            store(lam, c, load(lam, c) + load(step, c))
+        at_best(lam, best, N, phi_0)
+        covariances(k.G, N, u, v, lam, phi_0, k.k32[Y32], k.n32[Y_0], k.n_int[GLO], k.n_int[GHI], mean, k.n32[COV_2])
+        tensions(k.G, N, K, u, v, k.n32[MASS], lam, phi_0, mean, k.k_int[LO], k.k_int[HI], best, k.parts, z)
         left = splat(0.0)
         for c in range(0, stride, 16):
-            off = load(k.tension, c) - load(k.z, c)
-            store(k.z, c, off)
+            off = load(t, c) - load(z, c)
+            store(z, c, off)
             left = left + choose(off > 0.0, off, splat(0.0) - off)
-        if total(left) <= _REFINED * size:
+        if total(left) <= _REFINED * total(size):
             return True
     return False
 
 
 @njit(nogil=True, cache=True)
 def towards_places(k: Work, N: int, K: int, W: F32, saved: bool) -> None:
-    """From w and phi: Cov_i(phi, y) in ``cov`` and Cov_i(lambda, y) in ``cov_2``."""
+    """From the cotangent w_i phi_j of the plan: Cov_i(phi, y) in COV, Cov_i(lambda, y) in COV_2, E_i phi in DIRECT."""
     stride = padded(K)
-    at_best(k.y32, k.best, N, k.y_0)
-    at_best(k.phi, k.best, N, k.phi_0)
-    covariances(k.G, N, k.u, k.v, k.phi, k.phi_0, k.y32, k.y_0, k.glo, k.ghi, k.mean, k.cov)
-    tensions(k.G, N, K, k.u, k.v, k.w, k.phi, k.phi_0, k.mean, k.lo, k.hi, k.parts, k.tension)
+    u, v, y_0, phi_0, mean, best = k.k32[U], k.n32[V], k.n32[Y_0], k.n32[PHI_0], k.n32[MEAN], k.n_int[BEST]
+    phi, lam, y32, glo, ghi, lo, hi = (
+        k.k32[PHI], k.k32[LAM], k.k32[Y32], k.n_int[GLO], k.n_int[GHI], k.k_int[LO], k.k_int[HI],
+    )  # fmt: skip
+    at_best(y32, best, N, y_0)
+    at_best(phi, best, N, phi_0)
+    covariances(k.G, N, u, v, phi, phi_0, y32, y_0, glo, ghi, mean, k.n32[COV])
+    for i in range(0, N, 16):
+        store(k.n32[DIRECT], i, load(phi_0, i) + load(mean, i))
+    tensions(k.G, N, K, u, v, k.n32[WEIGHT], phi, phi_0, mean, lo, hi, best, k.parts, k.k32[TENSION])
     if saved and refined(k, N, K, W):
         return
-    edges(k.G, N, K, k.root_mass, k.u, k.v, k.lo, k.hi, k.Q, k.W, stride, k.ends)
-    k.ridge[:] = 0.0
-    eliminate(k.W, K, stride, k.ends, k.ridge, k.inv, k.small)
-    k.z[:] = k.tension
-    substitute(k.W, K, stride, k.ends, k.inv, k.z, k.lam)
-    at_best(k.lam, k.best, N, k.phi_0)
-    covariances(k.G, N, k.u, k.v, k.lam, k.phi_0, k.y32, k.y_0, k.glo, k.ghi, k.mean, k.cov_2)
+    edges(k.G, N, K, k.n32[ROOT], best, u, v, lo, hi, k.Q, k.W, stride, k.k_int[ENDS])
+    flow = np.float32(0.0)
+    for j in range(K):
+        flow += u[j] * k.k32[S, j]
+    for j in range(K):
+        k.k32[RIDGE, j] = k.k32[B, j] * flow * _RIDGE
+    eliminate(k.W, K, stride, k.k_int[ENDS], k.k32[RIDGE], k.k32[INV], k.small)
+    k.k32[Z, :] = k.k32[TENSION]
+    substitute(k.W, K, stride, k.k_int[ENDS], k.k32[INV], k.k32[Z], lam)
+    at_best(lam, best, N, phi_0)
+    covariances(k.G, N, u, v, lam, phi_0, y32, y_0, glo, ghi, mean, k.n32[COV_2])
 
 
 @njit(nogil=True, cache=True)
-def pull_rows_backward(x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K: int, squash: int, weighted: bool,
-                       steps: tuple[int, int, int, int], w: F32, grad: F32, state64: F64, state32: F32,
-                       state_int: I32, start: int, stop: int) -> None:  # fmt: skip
+def rows_backward(x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K: int, squash: int, push: bool,
+                  steps: tuple[int, int, int, int, int], w: F32, grad: F32, state64: F64, state32: F32,
+                  state_int: I32, start: int, stop: int) -> None:  # fmt: skip
+    """Cotangents of x from those of what was pulled, w (R, n); or pushed, phi (R, K)."""
     stride = padded(K)
-    _, at32, at_int, size = state_parts(n, K)
+    at32, at_int, size = state_parts(n, K)
     k = workspace(n, K)
+    xs, at, read, aw, weight, direct = k.n32[XS], k.n64[AT], k.n32[READ], k.n32[AW], k.n32[WEIGHT], k.n32[DIRECT]
+    lo, hi, ends, glo, ghi, best = k.k_int[LO], k.k_int[HI], k.k_int[ENDS], k.n_int[GLO], k.n_int[GHI], k.n_int[BEST]
     for row in range(start, stop):
-        o32, o64 = row * size + at32, row * size // 2
-        mean, per_unit = state64[o64 + stride], state64[o64 + stride + 1]
-        weight, spreads = state64[o64 + stride + 2], state64[o64 + stride + 3] > 0.0
-        if not weight == weight:
-            grad[row * n : row * n + n] = np.nan
+        of64, of32, of_int = state64[row * size // 2 :], state32[row * size + at32 :], state_int[row * size + at_int :]
+        answer, order, cells = grad[row * n : row * n + n], of_int[1:], np.int64(of_int[0])
+        mean, per_unit, total_weight, spreads = of64[stride], of64[stride + 1], of64[stride + 2], of64[stride + 3] > 0.0
+        if np.isnan(total_weight):
+            answer[:] = np.nan
             continue
-        row_into(x, row * n, n, k.xs)
+        row_into(x, row * n, n, xs)
         if row == start or steps[0] > 0:
             targets_into(k, y, b, row * steps[0], K)
         if row == start or steps[1] > 0:
-            k.phi[:K] = phi[row * steps[1] : row * steps[1] + K]
-        if row == start or weighted:
-            weights_into(k, a, row * n, n, weighted)
+            k.k32[PHI, :K] = phi[row * steps[1] : row * steps[1] + K]
+            if push:
+                for j in range(K):
+                    k.k32[PHI, j] = k.k32[PHI, j] / k.k32[B, j] if k.k32[B, j] > 0.0 else 0.0
+        if row == start or steps[4] > 0:
+            weights_into(k, a, row * n, n, steps[4] > 0)
         e = float(eps[row * steps[3]])
-        places(k.xs, k.aw, squash, k.y[0], k.y[K - 1], k.at)
-        k.h[:K] = state64[o64 : o64 + K]
-        k.u[:] = state32[o32 : o32 + stride]
-        k.inv[:] = state32[o32 + stride : o32 + 2 * stride]
-        order, cells = state_int[row * size + at_int + 1 : row * size + size], state_int[row * size + at_int]
-        ws = w[row * n : row * n + n]
-        if cells > 0:
-            _, low, high = cells_for(k.at, n, e)
-            N = sources_into(k, n, cells, low, high, order)
-            spread(ws, n, cells, k.cell, k.within, k.in_cells, k.w[:N])
+        places(xs, aw, squash, k.k64[Y, 0], k.k64[Y, K - 1], at)
+        k.k64[H, :] = of64[:stride]
+        k.k32[U, :] = of32[:stride]
+        k.k32[INV, :] = of32[stride : 2 * stride]
+        low, high = range_of(at, n)
+        N = sources_into(k, n, cells, low, high, order, False)
+        take_roots(k.n32[ROOT], N)
+        given = w if push else w[row * n : row * n + n]
+        if push:
+            carry(k, n, mean, per_unit, order)
+        elif cells > 0:
+            spread(given, n, cells, k.n_int[CELL], k.n32[WITHIN], k.in_cells, weight[:N])
         else:
-            N = padded(n)
-            k.w[n:], k.mass[n:] = 0.0, 0.0
             for i in range(n):
-                o = order[i]
-                k.place[i], k.mass[i], k.w[i] = k.at[o], k.aw[o], ws[o]
-            k.place[n:] = k.place[n - 1]
-            k.root_mass[:] = k.mass
-        band(k.place, N, k.y, k.h, K, e, k.t, k.r, k.best, k.lo, k.hi, k.glo, k.ghi, k.ends)
-        gibbs(k.t, k.r, N, k.y, k.h, K, k.lo, k.hi, k.G)
-        roots(k.root_mass, N)
-        scale(k.G, N, K, k.mass, k.u, k.lo, k.hi, k.glo, k.ghi, k.v, k.av, k.parts, k.s)
-        W = k.W if K > _SAVED else state32[o32 + 2 * stride : o32 + size]
-        towards_places(k, N, K, W, K <= _SAVED)
+                weight[i] = given[order[i]]
+            weight[n:] = 0.0
+        band(k.n64[PLACE], N, k.k64[Y], k.k64[H], K, e, k.n64[T], k.n64[R], best, lo, hi, glo, ghi, ends)
+        gibbs(k.n64[T], k.n64[R], best, N, k.k64[Y], k.k64[H], K, lo, hi, k.G)
+        scale(k.G, N, K, k.n32[MASS], best, k.k32[U], lo, hi, glo, ghi, k.n32[V], k.n32[MEAN], k.parts, k.k32[S])
+        towards_places(k, N, K, k.W if K > SAVED else of32[2 * stride :], K <= SAVED)
         per_eps = np.float32(2.0 / e)
         if cells > 0:
-            polynomials(k.cov, cells, k.in_cells)
-            interpolate(k.in_cells, n, k.cell, k.within, k.read)
-            polynomials(k.cov_2, cells, k.in_cells)
-            interpolate(k.in_cells, n, k.cell, k.within, k.xs)
+            polynomials(k.n32[COV], cells, k.in_cells)
+            interpolate(k.in_cells, n, k.n_int[CELL], k.n32[WITHIN], read)
+            polynomials(k.n32[COV_2], cells, k.in_cells)
+            interpolate(k.in_cells, n, k.n_int[CELL], k.n32[WITHIN], direct)
             for i in range(n):
-                k.read[i] = per_eps * (ws[i] * k.read[i] - k.aw[i] * k.xs[i])
-            row_into(x, row * n, n, k.xs)
+                read[i] = per_eps * (given[i] * read[i] - aw[i] * direct[i])
         else:
             for i in range(n):
-                k.read[order[i]] = per_eps * (k.w[i] * k.cov[i] - k.mass[i] * k.cov_2[i])
-        k.read[n:] = 0.0
-        places_backward(k.xs, k.aw, k.at, squash, mean, per_unit, weight, spreads, k.read)
-        grad[row * n : row * n + n] = k.read[:n]
+                read[order[i]] = per_eps * (weight[i] * k.n32[COV, i] - k.n32[MASS, i] * k.n32[COV_2, i])
+        read[n:] = 0.0
+        unit = 1.0 / per_unit if push else 1.0
+        places_backward(xs, aw, at, squash, mean, per_unit, total_weight, spreads, unit, read)
+        answer[:] = read[:n]
+        if push:
+            for i in range(n):
+                answer[order[i]] += k.n32[MASS, i] * direct[i]
