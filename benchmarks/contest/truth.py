@@ -1,0 +1,74 @@
+"""The float64 answers that sinksort, the paper's method and other solvers of the same problem are measured against."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import Any
+
+import numpy as np
+import torch
+
+import sinksort
+
+from .cells import LEVEL, Array, Cell, K, relative, softness
+
+VALUE_GATE = (
+    1e-5  #: largest error of an answer, as a fraction of n (ranks), of the spread (quantiles) or of one (masks)
+)
+GRADIENT_GATE = 1e-3  #: largest relative error of a row of the gradient
+DENSE = 1000  #: rows of at most so many values are solved without any approximation as well
+AGREES = (1e-8, 1e-6)  #: how well the two must agree
+
+
+@functools.lru_cache(maxsize=4)
+def truth(cell: Cell, eps: float) -> tuple[Array, Array]:
+    """Answer and gradient in float64; where rows are short enough their first is checked against the whole plan."""
+    x, v = (torch.from_numpy(part).double() for part in (cell.values(), cell.cotangent()))
+    answer, gradient = _both(cell, x, v, eps, sinksort.Newton())
+    if cell.n <= DENSE:
+        dense = _both(cell, x[:1], v[:1], eps, sinksort.Newton(compress=False))
+        off = errors(cell, (answer[:1], gradient[:1]), dense)
+        if not all(map(float.__le__, off, AGREES)):
+            raise AssertionError(f"{cell.key}, eps {eps:g}: two float64 answers differ by {off}; nothing is timed")
+    return answer, gradient
+
+
+def _both(cell: Cell, x: torch.Tensor, v: torch.Tensor, eps: float, solver: sinksort.Newton) -> tuple[Array, Array]:
+    reference: dict[str, Any] = {"eps": eps, "solver": solver}
+    if "backend" in inspect.signature(sinksort.soft_rank).parameters:
+        reference["backend"] = "torch"
+    x = x.clone().requires_grad_()
+    if cell.task == "rank":
+        answer = sinksort.soft_rank(x, **reference)
+    elif cell.task == "quantile":
+        answer = sinksort.soft_quantile(x, LEVEL, **reference)
+    else:
+        answer = sinksort.soft_topk_mask(x, K, **reference)
+    (gradient,) = torch.autograd.grad(answer, x, v)
+    return answer.detach().numpy(), gradient.numpy()
+
+
+def errors(cell: Cell, found: tuple[Array, Array], true: tuple[Array, Array]) -> tuple[float, float]:
+    """Of the answer, over its scale, and of the gradient, relative; the worst of the rows that are given."""
+    rows = len(found[0])
+    scale = cell.scale(cell.values()[:rows].astype(np.float64))
+    return float((np.abs(found[0] - true[0][:rows]) / scale).max()), relative(found[1], true[1][:rows])
+
+
+def gate(off: tuple[float, float]) -> str | None:
+    """Why a time of ours is not printed, or None."""
+    failed = [
+        f"{what} off by {value:.1e} (at most {limit:g})"
+        for what, value, limit in zip(("answer", "gradient"), off, (VALUE_GATE, GRADIENT_GATE), strict=True)
+        if not value <= limit
+    ]
+    return f"accuracy gate fails: {' and '.join(failed)}" if failed else None
+
+
+@functools.lru_cache(maxsize=64)
+def wanted_softness(cell: Cell, eps: float) -> float:
+    """How soft our answer is on the smaller cell that peers are tuned on."""
+    sample = cell.sample()
+    answer, gradient = truth(sample, eps)
+    return softness(cell.task, sample.values(), answer, gradient)

@@ -1,0 +1,68 @@
+"""LapSum from a checkout: sums of Laplace distributions. Its extensions are compiled from there into torch's cache.
+
+Its package imports the CPU and the CUDA extension of a part together, and its setup builds both: here the one that is
+needed is built and put where the package looks for it. As its setup does, ``.type()`` becomes ``.scalar_type()`` in a
+copy for new torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import torch
+from contest.cells import K
+from torch import Tensor
+from torch.utils import cpp_extension
+
+from . import Operator, Site, checkout
+from .isotonic import between
+
+
+def operator(variant: str, task: str, n: int, site: Site) -> Operator:  # noqa: ARG001 (one signature for all)
+    part = {"rank": "rank", "quantile": "sort", "topk": "topk"}[task]
+    library = _part(part, site)
+
+    def rank(x: Tensor, alpha: float) -> Any:
+        return 1 + library.soft_rank(x, torch.tensor([alpha]))  # its backward fails if alpha is a number
+
+    def quantile(x: Tensor, alpha: float) -> Any:
+        return between(library.soft_sort(x, alpha), n)
+
+    def topk(x: Tensor, alpha: float) -> Any:
+        return library.soft_topk(x, x.new_full((len(x), 1), K), torch.tensor([alpha]))
+
+    return {"rank": rank, "quantile": quantile, "topk": topk}[task]
+
+
+def _part(part: str, site: Site) -> Any:
+    name = f"lapsum.{part}"
+    if name not in sys.modules:
+        root = checkout(site, "LapSum", "lapsum")
+        for source in (root / "lapsum" / part / "cpu").glob("*.cpp"):
+            for device in ("cpu", "cuda"):
+                extension = f"{name}.extension.{source.stem}_{device}"
+                needed = device == site.device and source.stem == f"soft_{part}"
+                built = _build(root / "lapsum" / part, source.stem, device) if needed else types.ModuleType(extension)
+                sys.modules[extension] = built
+        sys.path.insert(0, str(root))
+    return importlib.import_module(name)
+
+
+def _build(folder: Path, stem: str, device: str) -> Any:
+    files = [f"cpu/{stem}.cpp"] if device == "cpu" else [f"cuda/{stem}.cu", f"cuda/{stem}_cuda.cpp"]
+    build = Path(torch.hub.get_dir()).parent / "lapsum" / f"{stem}_{device}_{torch.__version__}"
+    build.mkdir(parents=True, exist_ok=True)
+    (build / "lock").unlink(missing_ok=True)  # of a process that was killed: torch would wait for it for ever
+    sources = []
+    for file in files:
+        text = (folder / file).read_text(encoding="utf-8").replace(".type()", ".scalar_type()")
+        source = build / Path(file).name
+        if not source.exists() or source.read_text(encoding="utf-8") != text:  # otherwise it is compiled already
+            source.write_text(text, encoding="utf-8")
+        sources.append(str(source))
+    options = {"extra_cflags": ["-O2"], "extra_ldflags": ["-fopenmp"]}
+    return cpp_extension.load(f"lapsum_{stem}_{device}", sources, build_directory=str(build), **options)
