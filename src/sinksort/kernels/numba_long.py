@@ -100,17 +100,14 @@ def _posed(ask: Ask) -> _Posed:
     pieces = min(_MOST_PIECES, -(-n // _PIECE))
     weights = _NONE if ask.a is None else _array(ask.a.float())
     rows = Rows(_array(ask.x), weights, n, _SQUASHES[ask.squash], pieces)
-    y, b = ask.y.detach().double().numpy(), ask.b.detach().double().numpy()
-    if isinstance(ask.eps, Tensor):
-        eps = ask.eps.detach().double().expand(R).contiguous().numpy()
-    else:
-        eps = np.full(R, float(ask.eps))
+    y, b = _wide(ask.y), _wide(ask.b)
+    eps = _wide(ask.eps.expand(R)) if isinstance(ask.eps, Tensor) else np.full(R, float(ask.eps))
     ends = np.ascontiguousarray(y[:, [0, -1]]) if ask.m is None else np.array([[0.0, 1.0]])
-    return _Posed(rows, np.ascontiguousarray(y), b / b.sum(-1, keepdims=True), ends, eps, R)
+    return _Posed(rows, y, b / b.sum(-1, keepdims=True), ends, eps, R)
 
 
-def _rows_of(t: Tensor) -> np.ndarray:
-    return np.ascontiguousarray(t.detach().double().numpy())
+def _wide(t: Tensor) -> np.ndarray:
+    return np.ascontiguousarray(t.detach().numpy(), dtype=np.float64)
 
 
 def _surveyed(posed: _Posed) -> np.ndarray:
@@ -128,7 +125,7 @@ def pull(ask: Ask, phi: Tensor) -> Answer:
 
 def pull_backward(ask: Ask, phi: Tensor, state: Tensor, w: Tensor) -> Tensor:
     if ask.m is None:
-        return _few_backward(ask, _rows_of(phi), state.numpy(), _array(w), pushing=False)
+        return _few_backward(ask, _wide(phi), state.numpy(), _array(w), pushing=False)
     return _pull_on_grid_backward(ask, phi, state.numpy(), w)
 
 
@@ -145,7 +142,7 @@ def push(ask: Ask) -> Answer:
 def push_backward(ask: Ask, state: Tensor, c: Tensor) -> Tensor:
     b = ask.b.double().expand(c.shape)
     phi = torch.where(b > 0, c.double() / b, 0.0)
-    return _few_backward(ask, _rows_of(phi), state.numpy(), _NONE, pushing=True)
+    return _few_backward(ask, _wide(phi), state.numpy(), _NONE, pushing=True)
 
 
 def _answer(out: Tensor, state: np.ndarray) -> Answer:
@@ -183,7 +180,7 @@ def _pull_few(ask: Ask, phi: Tensor) -> Answer:
     state = _solved(posed)
     out = torch.empty_like(ask.x, memory_format=torch.contiguous_format)
     run(few.read_pull, posed.tasks, 2.0 * posed.K * posed.values, posed.rows, state, posed.y, posed.eps,
-        _rows_of(phi), _array(out))  # fmt: skip
+        _wide(phi), _array(out))  # fmt: skip
     return _answer(out, state)
 
 
@@ -209,6 +206,8 @@ def _few_backward(ask: Ask, phi: np.ndarray, state: np.ndarray, w: Array, pushin
 def _groups(index: np.ndarray, cells: np.ndarray, bytes_per_cell: int) -> list[tuple[np.ndarray, int]]:
     """Rows in groups whose moments fit in the scratch memory, and the most cells that one of a group has."""
     groups = []
+    if len(index) and len(index) * (most := float(cells[index].max())) * bytes_per_cell <= _SCRATCH:
+        return [(index, int(most))]
     while len(index):
         most = np.maximum.accumulate(cells[index])
         fits = max(1, int((most * np.arange(1, len(index) + 1) * bytes_per_cell <= _SCRATCH).sum()))
@@ -222,8 +221,8 @@ def _pull_on_grid(ask: Ask, phi: Tensor) -> Answer:
     rows, n, pieces = posed.rows, posed.rows.n, posed.rows.pieces
     state = _surveyed(posed)
     out = torch.empty_like(ask.x, memory_format=torch.contiguous_format)
-    ends = np.zeros((1, 0, posed.y.shape[1])) if ask.last is None else _rows_of(ask.last)
-    levels, answers = _rows_of(phi), _array(out)
+    ends = np.zeros((1, 0, posed.y.shape[1])) if ask.last is None else _wide(ask.last)
+    levels, answers = _wide(phi), _array(out)
     grid.lay_grid(0, posed.R, state, posed.eps)
     todo = np.arange(posed.R)
     small = 2.0 * posed.y.shape[1] ** 2  # nanoseconds for each node of a grid, at a guess
@@ -242,9 +241,10 @@ def _pull_on_grid(ask: Ask, phi: Tensor) -> Answer:
 
 def _refined(index: np.ndarray, state: np.ndarray) -> np.ndarray:
     """Rows that a finer grid will help, with that grid."""
-    late: np.ndarray = index[(state[index, GRID_ERROR] > _ACCEPTED) & (state[index, OTHER_ERROR] <= _ACCEPTED)]
-    if not len(late):
-        return late
+    off = state[index, GRID_ERROR]
+    if not off.max() > _ACCEPTED:
+        return index[:0]
+    late: np.ndarray = index[(off > _ACCEPTED) & (state[index, OTHER_ERROR] <= _ACCEPTED)]
     excess = np.minimum(state[late, GRID_ERROR] / _ACCEPTED, 4.0**4)  # a grid of fourth order; no blind leap
     factor = 2.0 ** np.maximum(1.0, np.ceil(np.log2(excess) / 4.0))
     late = late[(fits := state[late, CELLS] * factor <= grid.MOST_CELLS)]
@@ -256,7 +256,7 @@ def _refined(index: np.ndarray, state: np.ndarray) -> np.ndarray:
 def _pull_on_grid_backward(ask: Ask, phi: Tensor, state: np.ndarray, w: Tensor) -> Tensor:
     posed = _posed(ask)
     rows, n, pieces = posed.rows, posed.rows.n, posed.rows.pieces
-    carried, levels = _array(w), _rows_of(phi)
+    carried, levels = _array(w), _wide(phi)
     out = torch.empty_like(ask.x, memory_format=torch.contiguous_format)
     wide = out if out.dtype == torch.float32 else torch.empty_like(out, dtype=torch.float32)
     g, answers = _array(wide), _array(out)

@@ -101,7 +101,7 @@ def columns(
     """Weights between targets, and last column sums, of pieces at the points of searches: (slots, pieces, K + 1, K)."""
     K = y.shape[1]
     values, x, a = np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK)
-    p, work, live = np.empty((K, BLOCK)), np.empty((2, BLOCK)), np.empty(K, np.int64)
+    p, work = np.empty((K, BLOCK)), np.empty((2, BLOCK))
     for task in range(first, last):
         slot, part, begin_at, end = task_of(rows, task)
         r = index[slot]
@@ -114,7 +114,7 @@ def columns(
             load_weights(rows, r, at, count, a)
             place(values, count, head, rows.squash, x)
             plan_of(x, count, search[r], d, K, p, work)
-            add_columns(p, a, count, K, into[K], into, live, work)
+            add_columns(p, a, count, K, into[K], into, work)
 
 
 @exact
@@ -228,7 +228,7 @@ def pulls(
     K = y.shape[1]
     values, x, a, carried = np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK)
     level, s = np.empty(BLOCK), np.empty(K)
-    p, work, live = np.empty((K, BLOCK)), np.empty((2, BLOCK)), np.empty(K, np.int64)
+    p, work = np.empty((K, BLOCK)), np.empty((2, BLOCK))
     for task in range(first, last):
         r, part, begin_at, end = task_of(rows, task)
         head, into, phi_r = state[r], partial[r, part], phi[r if len(phi) > 1 else 0]
@@ -246,7 +246,7 @@ def pulls(
                 load(w, r, at, count, carried)
             means(p, phi_r, K, count, level)
             add_pulls(p, carried, phi_r, level, K, count, into[K])
-            add_columns(p, a, count, K, s, into, live, work)
+            add_columns(p, a, count, K, s, into, work)
 
 
 @exact

@@ -282,7 +282,7 @@ def solve_backward(
     """The polynomials of (2 / eps) Cov(phi, y) and (2 / eps) Cov(lambda, y), in the place of moments (of 8 columns)."""
     K = y.shape[1]
     p, work, x = np.empty((K, _CHUNK)), np.empty((2, _CHUNK)), np.empty(_CHUNK)
-    s, S, t, live = np.empty(K), np.empty((K, K)), np.empty(K), np.empty(K, np.int64)
+    s, S, t = np.empty(K), np.empty((K, K)), np.empty(K)
     mean, level, products = np.empty(_CHUNK), np.empty(_CHUNK), np.empty(_CHUNK)
     for slot in range(first, last):
         r = index[slot]
@@ -310,7 +310,7 @@ def solve_backward(
                     F[pull, start + i] = products[i] * (2.0 / eps[r])
                 if pull == 0:
                     add_pulls(p, carried[start:], phi_r, level, K, size, t)
-                    add_columns(p, masses[start:], size, K, s, S, live, work)
+                    add_columns(p, masses[start:], size, K, s, S, work)
             if pull == 0:
                 t -= b[r if len(b) > 1 else 0] * t.sum()
                 solve_laplacian(S, t, K)

@@ -98,11 +98,27 @@ def dot(a: np.ndarray, b: np.ndarray, count: int) -> float:
 
 
 @summing
+def _four_dots(a: np.ndarray, p: np.ndarray, k: int, count: int, out: np.ndarray) -> None:
+    """Add the dot products of a and rows k to k + 3 of p to out[k], ...: four at a time load a once."""
+    p0, p1, p2, p3 = p[k], p[k + 1], p[k + 2], p[k + 3]
+    t0 = t1 = t2 = t3 = 0.0
+    for i in range(count):
+        t0 += a[i] * p0[i]
+        t1 += a[i] * p1[i]
+        t2 += a[i] * p2[i]
+        t3 += a[i] * p3[i]
+    out[k] += t0
+    out[k + 1] += t1
+    out[k + 2] += t2
+    out[k + 3] += t3
+
+
+@summing
 def add_columns(
-    p: np.ndarray, a: np.ndarray, count: int, K: int, s: np.ndarray, S: np.ndarray, live: np.ndarray, work: np.ndarray
+    p: np.ndarray, a: np.ndarray, count: int, K: int, s: np.ndarray, S: np.ndarray, work: np.ndarray
 ) -> None:
     """Add a block's column sums to s (K,), and its weights between targets to S (K, K), below the diagonal."""
-    lives = 0
+    first = -1  # target that the block reaches
     sent = work[0]
     for j in range(K):
         row, reached, total = p[j], 0.0, 0.0
@@ -113,11 +129,13 @@ def add_columns(
             reached += row[i]
         if reached < _NEGLIGIBLE:
             continue
+        first = j if first < 0 else first
         s[j] += total
-        for k in range(lives):
-            S[j, live[k]] += dot(sent, p[live[k]], count)
-        live[lives] = j
-        lives += 1
+        fours = first + (j - first) // 4 * 4
+        for k in range(first, fours, 4):
+            _four_dots(sent, p, k, count, S[j])
+        for k in range(fours, j):
+            S[j, k] += dot(sent, p[k], count)
 
 
 @summing
@@ -273,17 +291,23 @@ def newton(
     x: np.ndarray, a: np.ndarray, count: int, b: np.ndarray, d: np.ndarray, K: int, n: float, near: float, c: np.ndarray
 ) -> float:
     """Move the potentials c to the solution for sources x of weight a; returns n times the last decrement."""
-    block = 64  # a target that is far from all sources of a block costs nothing
-    search, s, S, p = np.empty(3 * K + SEARCH), np.empty(K), np.empty((K, K)), np.empty((K, block))
-    work, live = np.empty((2, block)), np.empty(K, np.int64)
+    block = 64 if K > 48 else 128  # a target that is far from all sources of a block costs nothing
+    padded = (count + 31) // 32 * 32  # sources without weight at the end, so that all loops are whole vectors
+    at, mass = np.empty(padded), np.zeros(padded)
+    for i in range(padded):
+        at[i] = x[min(i, count - 1)]
+    for i in range(count):
+        mass[i] = a[i]
+    search, s, S = np.empty(3 * K + SEARCH), np.empty(K), np.empty((K, K))
+    p, work = np.empty((K, block)), np.empty((2, block))
     begin(c, K, search)
     while search[3 * K + DONE] == 0:
         s[:] = 0.0
         S[:] = 0.0
-        for at in range(0, count, block):
-            size = min(block, count - at)
-            plan_of(x[at : at + size], size, search, d, K, p, work)
-            add_columns(p, a[at : at + size], size, K, s, S, live, work)
+        for first in range(0, padded, block):
+            size = min(block, padded - first)
+            plan_of(at[first : first + size], size, search, d, K, p, work)
+            add_columns(p, mass[first : first + size], size, K, s, S, work)
         advance(s, S, b, K, n, near, search)
     for j in range(K):
         c[j] = search[j]
