@@ -15,7 +15,7 @@ import sinksort
 import sinksort.distributed as spread
 from tests.processes import Team, raised
 
-N = 2501  # does not divide by the number of ranks
+N = 1101  # does not divide by the number of ranks
 
 
 @pytest.fixture(scope="module")
@@ -25,8 +25,8 @@ def four() -> Iterator[Team]:
     team.close()
 
 
-def call(module: Any, name: str, x: Tensor, weights: Tensor | None, dim: int) -> Tensor:
-    options = {"dim": dim, "weights": weights, "eps": 0.05}
+def call(module: Any, name: str, x: Tensor, weights: Tensor | None, dim: int, **options: Any) -> Tensor:
+    options |= {"dim": dim, "weights": weights, "eps": 0.05}
     args = {"soft_rank": (), "soft_topk_mask": (99.5,), "soft_quantile": ([0.3, 0.9],), "soft_median": ()}
     return getattr(module, name)(x, *args[name], **options)
 
@@ -60,12 +60,14 @@ def test_dtensor(four: Team, shape: tuple[int, ...], name: str, dim: int, weight
     answers = four.run(on_a_mesh, name, x, w, shape, dim)
     raised(answers)
     leaf = x.clone().requires_grad_()
-    truth = call(sinksort, name, leaf, w, dim)
+    truth = call(sinksort, name, leaf, w, dim, solver=sinksort.Newton(compress=False, tolerance=1e-13))
     (truth.square().sum() / 2).backward()
     for out, placements, grad in answers:
         assert placements == placed[-len(shape) :]
         torch.testing.assert_close(out, truth.detach(), rtol=0, atol=1e-9 * truth.abs().max().item())
-        torch.testing.assert_close(grad, leaf.grad, rtol=0, atol=1e-9 * leaf.grad.abs().max().item())
+        # The derivatives of ranks are those of polynomials that are right to 1e-9 in cells of a hundredth.
+        tolerance = 1e-7 if name == "soft_rank" else 1e-9
+        torch.testing.assert_close(grad, leaf.grad, rtol=0, atol=tolerance * leaf.grad.abs().max().item())
 
 
 def wrong(rank: int, size: int, what: str) -> str:

@@ -6,7 +6,6 @@ never for themselves. ``distributed`` and ``streaming`` say how the sums are mad
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -36,7 +35,7 @@ class Elsewhere:
 
     summary: Summary  #: of all values of R rows
     bounds: tuple[Tensor, Tensor]  #: of the grid on the axis of x~, each (R, 1) or (1,)
-    which: Tensor  #: (r,) the rows this is about; one that is asked for several quantiles is there several times
+    which: Tensor  #: (r,) the rows this is about
     estimates: list[float] = field(default_factory=list)  #: errors, attempt by attempt
 
     @property
@@ -51,12 +50,6 @@ class Elsewhere:
     @property
     def count(self) -> Tensor:
         return self.summary.count[self.which]
-
-    @functools.cached_property
-    def rows(self) -> tuple[Tensor, Tensor]:
-        """The rows of ``which``, each once, and where each entry of ``which`` finds its own."""
-        once, again = self.which.unique(return_inverse=True)
-        return once, again
 
     def chosen(self, rows: Tensor) -> Self:
         return replace(self, which=self.which[rows])
@@ -81,14 +74,15 @@ class Elsewhere:
 def first_grid(eps: Tensor, dtype: torch.dtype, few: bool) -> tuple[int, int, int]:
     """(cells, nodes, points) to begin with; onto ``few`` targets, or onto as many as there are values.
 
-    As in one process, so that in double precision the answers are the same to rounding. In single precision what is
-    sent, or kept, shall be small: between few targets far apart the plan changes within eps, not sqrt(eps), and a grid
-    of high order needs far fewer cells.
+    What is sent, or kept, shall be small, and a grid of high order needs far fewer cells. Between few targets far apart
+    the plan changes within eps, not sqrt(eps).
     """
     smallest = eps.detach().amin().item() if eps.numel() else 1.0
     cells, nodes = first_sizes(smallest, dtype)
-    points = 8 if few or dtype == torch.float64 else 4
-    if few and dtype != torch.float64:
+    points = 8 if few else 4
+    if dtype == torch.float64:
+        cells, points = max(64, math.ceil(16 / math.sqrt(smallest))), 10
+    elif few:
         cells = max(cells, math.ceil(6 / smallest))
     if cells > MOST_CELLS:
         raise ValueError(

@@ -118,10 +118,13 @@ def derivative(coef: Tensor) -> Tensor:
 Piece = tuple[slice, slice]  # rows and columns of a part of an array (rows, n)
 
 
-def pieces(like: Tensor) -> Iterator[Piece]:
-    """An array (rows, n) in pieces that fit in the cache: several short rows, or part of a long one."""
+def pieces(like: Tensor, width: int = 1) -> Iterator[Piece]:
+    """An array (rows, n) in pieces that fit in the cache: several short rows, or part of a long one.
+
+    On an accelerator, whose memory counts, pieces are shorter by ``width``: about how many numbers are made of each.
+    """
     rows, n = like.shape
-    size = _CPU_PIECE if like.device.type == "cpu" else _DEVICE_PIECE
+    size = _CPU_PIECE if like.device.type == "cpu" else _DEVICE_PIECE // width
     together = max(1, size // max(n, 1))
     for first in range(0, rows, together):
         for start in range(0, n, size):

@@ -10,7 +10,7 @@ Whoever has the values elsewhere (on other machines, on disk) answers the same q
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -61,6 +61,9 @@ class Places(Protocol):
     def chosen(self, rows: Tensor) -> Places:
         """Some of the rows."""
 
+    def on(self, grid: Grid) -> OnNodes:
+        """The values' weights, moved to the nodes of a grid."""
+
     def moments(self, w: Tensor | None, cells: int, points: int) -> Tensor:
         """(r, p, cells): moments of the values' weights, times w (r, n)."""
 
@@ -72,6 +75,21 @@ class Places(Protocol):
 
     def standing(self) -> tuple[Tensor, Tensor]:
         """x~ and weights, (r, n)."""
+
+
+class OnNodes(NamedTuple):
+    """What values weigh, moved to the nodes of a grid."""
+
+    masses: Tensor  #: (r, nodes)
+    hats: Tensor  #: (r, nodes) roughly the same, and never negative; a constant
+    weight: Tensor  #: (r, cells) what the values in each cell weigh; a constant
+    occupied: Tensor  #: (r, cells) where there are values, whatever they weigh
+
+    @classmethod
+    def of(cls, places: Places, grid: Grid) -> OnNodes:
+        in_cells = places.moments(None, grid.cells, grid.points)
+        fixed = in_cells.detach()
+        return cls(grid.spread(in_cells), grid.hats(fixed), fixed[:, 0], places.occupied(in_cells))
 
 
 @dataclass(frozen=True)
@@ -117,6 +135,9 @@ class Placed:
         return replace(
             self, x_tilde=self.x_tilde[rows], a=self.a[rows], interval=(low, high), poisoned=self.poisoned[rows]
         )
+
+    def on(self, grid: Grid) -> OnNodes:
+        return OnNodes.of(self, grid)
 
     def moments(self, w: Tensor | None, cells: int, points: int) -> Tensor:
         # What weighs nothing may hold anything.

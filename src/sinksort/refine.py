@@ -198,15 +198,14 @@ class Refinement:
 
 def on_nodes(places: Places, grid: Grid) -> tuple[Values, Tensor, Tensor, Tensor]:
     """The values on the grid, its nodes and their masses: all nodes, or those that values need."""
-    in_cells = places.moments(None, grid.cells, grid.points)
-    occupied = places.occupied(in_cells)
+    masses, hats, weight, occupied = places.on(grid)
     # Cell k is interpolated from nodes k to k + p - 1, and its error seen in one more on each side.
     needed = torch.nn.functional.pad(occupied.any(0), (grid.points, grid.points))
     needed = needed.unfold(0, grid.points + 2, 1).any(-1)
     kept = None if needed.float().mean() > 0.8 else needed.nonzero().squeeze(-1)
-    nodes, masses, hats = grid.nodes(in_cells), grid.spread(in_cells), grid.hats(in_cells.detach())
+    nodes = grid.nodes(masses)
     if kept is not None:
         nodes, masses, hats = nodes[kept], masses[:, kept], hats[:, kept]
     low, high = places.interval
     sources = (low + (high - low) * nodes).expand_as(masses)
-    return Values(places, grid, kept, occupied, in_cells[:, 0].detach()), sources, masses, hats
+    return Values(places, grid, kept, occupied, weight), sources, masses, hats

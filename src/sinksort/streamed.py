@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from .grid import Grid, add_moments, derivative, evaluate, horner, locate, moments, pieces, raised, tables
-from .places import count_of, worth
+from .places import OnNodes, count_of, worth
 from .squash import INCREASING_MAPS, SLOPES
 
 
@@ -67,6 +67,9 @@ class Streamed:
         if len(rows) == len(self.x):
             return self
         return Streamed(self.x[rows], self.mean[rows], self.scale[rows], self.squash)
+
+    def on(self, grid: Grid) -> OnNodes:
+        return OnNodes.of(self, grid)
 
     def occupied(self, in_cells: Tensor) -> Tensor:
         return in_cells[:, 0] != 0

@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 from .._checks import require_floating, values_readable
-from ..elsewhere import FEW, first_grid, in_order, refined
+from ..elsewhere import FEW, first_grid, refined
+from ..pooled import Summary
 from ..problem import entropy, like_rows, wide_dtype
 from ..smooth import Part
 from ..squash import Squash, require_squash
+from ..thresholds import Thresholds, thresholds
 from .agreement import agree
 from .collectives import Everyone, Group
 from .shards import Shards
@@ -54,8 +56,10 @@ class Call:
                 **{name: _shown(value) for name, value in {"eps": eps, "squash": squash, **same}.items()},
                 "weights": "none" if weights is None else "a tensor",
                 # A rank that needs no gradient would not take part in the others' backward pass.
-                "requires_grad of x": _differentiated(x),
-                "requires_grad of weights": _differentiated(weights),
+                **{
+                    f"requires_grad of {name}": _differentiated(value)
+                    for name, value in {"x": x, "weights": weights, "eps": eps, **same}.items()
+                },
             }
         except (TypeError, ValueError, IndexError) as error:
             trouble, n, call = error, 0, {}
@@ -102,22 +106,32 @@ class Call:
         around = (self._before, self.n - self._before - t.shape[-1])
         return self.everyone.sum(torch.nn.functional.pad(t.to(self.eps.dtype), around)).to(t.dtype)
 
-    def refined(self, b: Tensor | None, copies: int = 1) -> tuple[list[Part], Shards]:
-        """The small problems of all rows, ``copies`` times, onto the default targets or onto targets of weights b."""
+    def refined(self) -> list[Part]:
+        """The small problems of all rows, onto as many targets as there are values."""
+        eps = self.eps.reshape(-1, 1, 1)
+        first_grid(eps, self.rows.dtype, few=False)  # an eps that is too small is noticed before anything is sent
+        return refined(self._shards(), eps, None, self.n, self.rows.dtype)
+
+    def thresholds(self, b: Tensor) -> tuple[Thresholds, Summary]:
+        """The plans of all rows onto a few targets of weights b (rows, problems for each, targets)."""
+        shards = self._shards()
+        eps = self.eps.reshape(-1, 1, 1)
+        found = thresholds(shards.here, shards.unit, self.everyone.sum, eps, b, self.rows.dtype)
+        return found, shards.summary
+
+    def _shards(self) -> Shards:
         x = self.flat
         w = None if self.weights is None else self.weights.reshape(x.shape)
-        eps = self.eps.reshape(-1, 1, 1).repeat(copies, 1, 1)
-        first_grid(eps, x.dtype, b is not None)  # an eps that is too small is noticed before anything is sent
-        shards = Shards.of(x, w, self.squash, self.everyone, copies)
+        shards = Shards.of(x, w, self.squash, self.everyone)
         if w is not None and (shards.summary.mass <= 0).any():
             raise ValueError(
                 "weights must have a positive entry in every row, on some rank of the group, but a row is all zeros."
             )
-        return refined(shards, eps, b, self.n, x.dtype), shards
+        return shards
 
-    def on_values(self, parts: list[Part], answers: list[Tensor]) -> Tensor:
-        """(..., n) from the answers of the parts, each (rows of the part, n)."""
-        return in_order(parts, answers).to(self.rows.dtype).reshape(self.rows.shape)
+    def on_values(self, answer: Tensor) -> Tensor:
+        """(..., n) from an answer (rows, n)."""
+        return answer.to(self.rows.dtype).reshape(self.rows.shape)
 
 
 def _checked(

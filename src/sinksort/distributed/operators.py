@@ -51,8 +51,8 @@ def soft_rank(
         whole, w = call.whole()
         ranks = alone.soft_rank(whole, weights=w, descending=descending, eps=call.eps[..., 0, 0], squash=squash)
         return call.own(ranks).movedim(-1, dim)
-    parts, _ = call.refined(None)
-    return call.on_values(parts, [part.ranks(descending) for part in parts]).movedim(-1, dim)
+    parts = call.refined()
+    return call.on_values(in_order(parts, [part.ranks(descending) for part in parts])).movedim(-1, dim)
 
 
 @full_precision
@@ -91,14 +91,10 @@ def soft_quantile(
     else:
         levels = quantile_levels(q, width, x.device)
         count = call.count
-        fillers = filler_weights(levels, 1.0 / count if width is None else torch.full_like(count, width)).reshape(-1, 3)
-        parts, shards = call.refined(fillers, copies=levels.numel())
-        carried = call.flat.to(count.dtype)
-        carried = torch.where(carried.isfinite(), carried, 0.0)
-        middle = [part.averages(part.values.masses(carried, part.plan))[:, 1] for part in parts]
-        quantiles = in_order(parts, middle)
-        bent = (shards.summary.infinite + shards.summary.poisoned).squeeze(-1).repeat(levels.numel())
-        quantiles = (quantiles + bent).to(x.dtype).reshape(levels.shape + call.rows.shape[:-1])
+        fillers = filler_weights(levels, 1.0 / count if width is None else torch.full_like(count, width))
+        found, summary = call.thresholds(fillers.reshape(levels.numel(), -1, 3).transpose(0, 1))
+        quantiles = found.average(1, call.flat) + summary.infinite + summary.poisoned
+        quantiles = quantiles.mT.to(x.dtype).reshape(levels.shape + call.rows.shape[:-1])
     several = quantiles.ndim - (x.ndim - 1)
     return quantiles.unsqueeze(dim if dim < 0 else dim + several) if keepdim else quantiles
 
@@ -162,7 +158,5 @@ def soft_topk_mask(
         return call.own(mask).movedim(-1, dim)
     share = how_many(k, call.n, call.count) / call.count
     chosen_last = [1.0 - share, share] if largest else [share, 1.0 - share]
-    parts, _ = call.refined(torch.cat(chosen_last, dim=-1).reshape(-1, 2))
-    wanted = torch.tensor([0.0, 1.0] if largest else [1.0, 0.0], dtype=share.dtype, device=x.device)
-    masks = [part.pulled(wanted.expand(len(part.rows), 2)) for part in parts]
-    return call.on_values(parts, masks).movedim(-1, dim)
+    found, summary = call.thresholds(torch.cat(chosen_last, dim=-1).reshape(-1, 1, 2))
+    return call.on_values(found.given_value(1 if largest else 0) + summary.poisoned).movedim(-1, dim)

@@ -1,9 +1,10 @@
 """Rows whose values are spread over the ranks of a group, seen as one.
 
-Every rank sums up its own values in the cells of a grid, the sums are added up over the ranks, and from there all ranks
-do the same: solve the small problem, judge it, refine it. What it says is read at each rank's own values. So what goes
-over the wire is as large as the grid, whatever the number of values. Decisions are made from numbers that are the
-same on all ranks, bit for bit: a rank that refined alone would wait for the others for ever.
+For ranks, every rank sums up its own values in the cells of a grid, the sums are added up over the ranks, and from
+there all ranks do the same: solve the small problem, judge it, refine it. What it says is read at each rank's own
+values. So what goes over the wire is as large as the grid, whatever the number of values. Quantiles and masks need no
+fine grid: few targets need few sums (``thresholds``). Decisions are made from numbers that are the same on all ranks,
+bit for bit: a rank that refined alone would wait for the others for ever.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import torch
 from torch import Tensor
 
 from ..elsewhere import Elsewhere
-from ..places import Places
+from ..grid import Grid
+from ..places import OnNodes, Places
 from ..pooled import summed_up
 from ..squash import Squash
 from .collectives import Everyone
@@ -30,15 +32,15 @@ class Shards(Elsewhere):
     weighted: bool
 
     @classmethod
-    def of(cls, x: Tensor, w: Tensor | None, squash: Squash, everyone: Everyone, copies: int) -> Shards:
-        """Of this rank's values x (R, n) and weights (R, n); every row ``copies`` times."""
+    def of(cls, x: Tensor, w: Tensor | None, squash: Squash, everyone: Everyone) -> Shards:
+        """Of this rank's values x (R, n) and weights (R, n)."""
         mine, plain = summed_up(x, w, squash)
         summary = mine.merged(everyone.largest, everyone.sum)
         here, unit = summary.places(x, w, squash, plain)
         return cls(
             summary=summary,
             bounds=here.interval,
-            which=torch.arange(len(x), device=x.device).repeat(copies),
+            which=torch.arange(len(x), device=x.device),
             everyone=everyone,
             here=here,
             unit=unit,
@@ -52,22 +54,32 @@ class Shards(Elsewhere):
     def agreed(self, errors: Tensor) -> Tensor:
         return super().agreed(self.everyone.largest(errors))
 
+    def on(self, grid: Grid) -> OnNodes:
+        """Masses are sent, and not moments, which are several for each node."""
+        in_cells = self._own_moments(None, grid.cells, grid.points)
+        mine = grid.spread(in_cells)
+        with torch.no_grad():
+            together = self.everyone.sum(torch.cat([mine, in_cells[:, 0]], dim=-1))
+            masses, weight = together.split([grid.size, grid.cells], dim=-1)
+            hats = grid.hats(torch.stack([weight, 0.5 * weight], dim=1))  # as if all stood in the middle of their cells
+        return OnNodes(self.everyone.sum(mine, known=masses), hats, weight, self.occupied(weight.unsqueeze(1)))
+
     def moments(self, w: Tensor | None, cells: int, points: int) -> Tensor:
-        """Over all ranks; w (R, n) is this rank's."""
-        once, again = self.rows
-        w = None if w is None else w[once]
-        return self.everyone.sum(self.unit[once] * self._here(once).moments(w, cells, points))[again]
+        return self.everyone.sum(self._own_moments(w, cells, points))
+
+    def _own_moments(self, w: Tensor | None, cells: int, points: int) -> Tensor:
+        return self.unit[self.which] * self._here.moments(w, cells, points)
 
     def occupied(self, in_cells: Tensor) -> Tensor:
         occupied = in_cells[:, 0] != 0
         if self.weighted:
-            once, again = self.rows
-            own = self._here(once).occupied(in_cells)
-            occupied = self.everyone.largest(own.to(in_cells.dtype))[again] > 0
+            own = self._here.occupied(in_cells)
+            occupied = self.everyone.largest(own.to(torch.uint8)) > 0
         return occupied
 
     def evaluate(self, coef: Tensor) -> Tensor:
-        return self._here(self.which).evaluate(coef)
+        return self._here.evaluate(coef)
 
-    def _here(self, rows: Tensor) -> Places:
-        return self.here if len(rows) == len(self.unit) else self.here.chosen(rows)
+    @property
+    def _here(self) -> Places:
+        return self.here if len(self.which) == len(self.unit) else self.here.chosen(self.which)

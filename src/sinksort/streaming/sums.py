@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 from ..elsewhere import Elsewhere
+from ..grid import Grid
+from ..places import OnNodes
 from .source import Source
 
 #: Sums are collected in at least this many cells, so that a further pass is rare; and then in this many times more.
@@ -89,6 +91,9 @@ class Collected(Elsewhere):
     @property
     def shape(self) -> tuple[int, int]:
         return len(self.which), int(self.summary.count[0].item())
+
+    def on(self, grid: Grid) -> OnNodes:
+        return OnNodes.of(self, grid)
 
     def moments(self, w: Tensor | None, cells: int, points: int) -> Tensor:
         if w is not None:
