@@ -242,9 +242,10 @@ def test_few_targets_with_other_squashes_and_weights(squash: str | None, weighte
     assert relative(kernels.push_backward(ask, answer.state, MIDDLE), gradient) < 1e-3
 
 
-def test_the_largest_values() -> None:
+@pytest.mark.parametrize("k", [1, 3, 12, 100])
+def test_the_largest_values(k: int) -> None:
     """Soft top-k: a target for each of the k, and one for the rest."""
-    x, k = rows("normal"), 12
+    x = rows("normal")
     b = torch.tensor([[N - k, *[1] * k]], dtype=torch.float64) / N
     ask = Ask(x, None, torch.arange(k + 1.0).unsqueeze(0) / k, b, 1e-2, "sigmoid")
     answer = kernels.push(ask)
@@ -429,8 +430,12 @@ def test_what_it_cannot_do_is_said() -> None:
     assert kernels.unable(rank_ask(x, 1e-3)[0]) is None
     assert kernels.unable(filler_ask(x, 0.5, 1e-2)) is None
     many = torch.linspace(0, 1, 100).unsqueeze(0)
-    reason = kernels.unable(Ask(x, None, many, torch.full_like(many, 0.01), 1e-2, "sigmoid"))
-    assert "at most 32 targets one by one, and there are 100" in str(reason)
+    asked = Ask(x.new_zeros(1).expand(1, 1_000_000), None, many, torch.full_like(many, 0.01), 1e-2, "sigmoid")
+    reason = kernels.unable(asked)
+    assert "at most 20 targets one by one for rows of 1000000 values, and there are 100" in str(reason)
+    nodes = torch.linspace(0, 1, 2000).unsqueeze(0)
+    reason = kernels.unable(Ask(x, None, nodes, torch.full_like(nodes, 1 / 2000), 1e-2, "sigmoid", m=N))
+    assert "at most 1024 nodes of a rule, and there are 2000" in str(reason)
     reason = kernels.unable(Ask(x.to("meta"), None, many, many, 1e-2, "sigmoid"))
     assert "work on the CPU, and x is on meta" in str(reason)
 

@@ -6,6 +6,7 @@ every value (``numba_long_few``).
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -37,7 +38,8 @@ _PIECE = 1 << 15  #: values that a task works on
 _MOST_PIECES = 64
 _SCRATCH = 1 << 22  #: bytes of moments at a time: rows are worked on in groups
 _ACCEPTED = 4e-6  #: error of a grid that need not be made finer
-_MOST_TARGETS = 32  #: one by one
+_FEW, _MOST_TARGETS = 16, 128  #: targets one by one, whatever n is, and at all
+_PRODUCTS = 400_000_000  #: n K^2 up to which passes over all values are faster than the reference's grid
 _MOST_NODES = 1024  #: of a rule
 _KINDS = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16, torch.float16: FLOAT16}
 _SQUASHES = {"sigmoid": SIGMOID, "arctan": ARCTAN, None: IDENTITY}
@@ -52,10 +54,11 @@ def state_layout(ask: Ask) -> tuple[int, torch.dtype]:
 def unable(ask: Ask) -> str | None:
     if ask.x.device.type != "cpu":
         return f"its kernels work on the CPU, and x is on {ask.x.device}"
-    K, most = ask.y.shape[-1], _MOST_TARGETS if ask.m is None else _MOST_NODES
-    if most < K:
-        kind = "targets one by one" if ask.m is None else "nodes of a rule"
-        return f"its kernels for rows of more than 2048 values take at most {most} {kind}, and there are {K}"
+    n, K = ask.x.shape[-1], ask.y.shape[-1]
+    if ask.m is None and (most := max(_FEW, min(_MOST_TARGETS, math.isqrt(_PRODUCTS // n)))) < K:
+        return f"its kernels take at most {most} targets one by one for rows of {n} values, and there are {K}"
+    if ask.m is not None and K > _MOST_NODES:
+        return f"its kernels take at most {_MOST_NODES} nodes of a rule, and there are {K}"
     return None
 
 
