@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.metadata
-import io
 import os
 import re
 import subprocess
@@ -27,15 +25,7 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
 
-# ---- README
-
-
-@pytest.mark.parametrize(("code", "output"), BLOCKS, ids=range(len(BLOCKS)))
-def test_readme_code_runs_and_prints_what_it_says(code, output):
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        exec(compile(code, "README.md", "exec"), {})
-    assert printed.getvalue() == output
+# ---- README: its code is run by test_docs.py
 
 
 def test_readme_example_is_ten_lines():

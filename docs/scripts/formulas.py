@@ -32,11 +32,13 @@ def _mathml(tex: str, display: str) -> str:
 def font() -> bytes:
     """The part of STIX Two Math that holds Latin and Greek, upright and italic, and the signs of formulas."""
     options = subset.Options(flavor="woff", notdef_outline=True, drop_tables=["DSIG"])
-    letters = [*range(0x20, 0x7F), *range(0x391, 0x3CA), *range(0x1D434, 0x1D468), *range(0x1D6E2, 0x1D71C), 0x210E]
-    signs = [ord(sign) for sign in "¯~ˉ˜̃̄·×−…∂∇∈∏∑√∞∫≈≤≥⋅⋯⟨⟩←→↦∘∥∣∞ε"]
+    letters = [(0x20, 0x7E), (0x391, 0x3C9), (0x210E, 0x210E), (0x1D434, 0x1D467), (0x1D6E2, 0x1D71B)]
+    signs = [(0xAF, 0xB7), (0xD7, 0xD7), (0x2C9, 0x2DC), (0x303, 0x304), (0x2026, 0x2026), (0x2190, 0x21A6)]
+    operators = [(0x2200, 0x22EF), (0x27E8, 0x27E9)]
+    needed = [code for first, last in letters + signs + operators for code in range(first, last + 1)]
     source = subset.load_font(str(files("ziamath") / "fonts/STIXTwoMath-Regular.ttf"), options)
     cutter = subset.Subsetter(options)
-    cutter.populate(unicodes=[*letters, *signs])
+    cutter.populate(unicodes=needed)
     cutter.subset(source)
     out = io.BytesIO()
     subset.save_font(source, out, options)

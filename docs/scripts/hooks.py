@@ -92,7 +92,8 @@ def reference(module: str) -> str:
     about = "members: false, show_root_full_path: true"
     parts = [f"---\ntitle: {module}\n---", f"::: {module}\n    options: {{{about}, heading_level: 1}}"]
     if module == "sinksort":
-        parts.append(f"## Options\n\n::: sinksort.operators\n    options: {{{about}, show_root_heading: false, show_root_toc_entry: false}}")
+        hidden = f"{about}, show_root_heading: false, show_root_toc_entry: false"
+        parts.append(f"## Options\n\n::: sinksort.operators\n    options: {{{hidden}}}")
     sections: dict[str, list[str]] = {}
     for name in names:
         defined = public.package()[f"{module}.{name}".removeprefix("sinksort.")].canonical_path.split(".")[1]

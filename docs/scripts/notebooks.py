@@ -7,6 +7,7 @@ python docs/scripts/notebooks.py operators  only this one
 from __future__ import annotations
 
 import base64
+import os
 import sys
 from pathlib import Path
 
@@ -55,7 +56,9 @@ def run(path: Path) -> NotebookNode:
 
     notebook = nbformat.read(path, as_version=4)
     quiet = Config({"ConnectionFileMixin": {"transport": "ipc"}})  # a kernel that listens to no port
-    NotebookClient(notebook, config=quiet, timeout=120, kernel_name="python3", record_timing=False).execute()
+    inline = {**os.environ, "MPLBACKEND": "module://matplotlib_inline.backend_inline"}  # pictures become outputs
+    options = {"timeout": 120, "kernel_name": "python3", "record_timing": False, "coalesce_streams": True}
+    NotebookClient(notebook, config=quiet, **options).execute(env=inline)
     notebook.metadata = NotebookNode(
         kernelspec={"display_name": "Python 3", "language": "python", "name": "python3"},
         language_info={"name": "python"},
