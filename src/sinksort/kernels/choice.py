@@ -141,7 +141,7 @@ def _unfit(
         return "its kernels want eps as a number, and it is a tensor"
     if any(isinstance(t, Tensor) and (t.requires_grad or _has_tangent(t)) for t in constants):
         return "its kernels differentiate in x only, and another argument requires a gradient"
-    return "its kernels have no forward-mode derivative" if _in_forward_mode(x) else None
+    return _transformed(x)
 
 
 def _satisfied(solver: Solver) -> bool:
@@ -154,13 +154,16 @@ def _has_tangent(t: Tensor) -> bool:
     return forward_ad.unpack_dual(t).tangent is not None if _forward_mode_on() else False
 
 
-def _in_forward_mode(x: Tensor) -> bool:
+def _transformed(x: Tensor) -> str | None:
+    """Kernels are differentiated by autograd in reverse mode, and batched by vmap; all else is the reference's."""
     if torch.compiler.is_compiling():
-        return False
+        return None
     if torch._C._functorch.maybe_current_level() is None:
-        return _has_tangent(x)
+        return "its kernels have no forward-mode derivative" if _has_tangent(x) else None
     interpreters: Callable[[], list[Any]] = torch._functorch.pyfunctorch.retrieve_all_functorch_interpreters
-    return any(each.key() == torch._C._functorch.TransformType.Jvp for each in interpreters())
+    if all(each.key() == torch._C._functorch.TransformType.Vmap for each in interpreters()):
+        return None
+    return "its kernels are differentiated by autograd, not by the transforms of torch.func"
 
 
 def _forward_mode_on() -> bool:
