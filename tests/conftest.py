@@ -2,11 +2,49 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import threading
 
+import pytest
 import torch
 from hypothesis import settings
 
+from .browsers import CHROMIUM
+
+os.environ.setdefault("MPLBACKEND", "Agg")
 torch.set_num_threads(int(os.environ.get("SINKSORT_TEST_THREADS", "1")))
 settings.register_profile("sinksort", deadline=None, derandomize=True, max_examples=40)
 settings.load_profile("sinksort")
+
+#: The page is tested in a browser where there is one; the server behind it is tested everywhere.
+collect_ignore = [] if CHROMIUM else ["test_explore_browser.py"]
+
+
+def pytest_report_header() -> str:
+    return (
+        f"browser: {CHROMIUM}" if CHROMIUM else "browser: no chromium found, test_explore_browser.py is not collected"
+    )
+
+
+@pytest.fixture(scope="module")
+def server():
+    """A playground at work in a thread, on a port of its own."""
+    from sinksort.explore.server import make_server
+
+    ready, made = threading.Event(), []
+
+    def serve():
+        asyncio.set_event_loop(asyncio.new_event_loop())
+        made.append(make_server(0))
+        made[0].start()
+        ready.set()
+        made[0].io_loop.start()
+        made[0].stop()
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    assert ready.wait(120)
+    yield made[0]
+    made[0].io_loop.add_callback(made[0].io_loop.stop)
+    thread.join()

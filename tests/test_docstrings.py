@@ -9,7 +9,7 @@ import inspect
 import pytest
 
 PACKAGES = ["sinksort", "sinksort.distributed", "sinksort.losses", "sinksort.nn", "sinksort.relaxations"]
-PACKAGES += ["sinksort.sklearn", "sinksort.streaming"]
+PACKAGES += ["sinksort.plot", "sinksort.sklearn", "sinksort.streaming"]
 PUBLIC = [(package, name) for package in PACKAGES for name in importlib.import_module(package).__all__]
 PUBLIC += [("sinksort.schedules", name) for name in ("EpsSchedule", "rank_spread", "suggest_eps")]
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE

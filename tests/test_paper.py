@@ -13,15 +13,15 @@ import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
-from matplotlib.patches import Polygon, Rectangle
+from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 from rich.console import Console
 
 from sinksort.paper import demo, figure1, figure2, figure3
 from sinksort.paper.figures import FIGURES
-from sinksort.plot.flows import draw_plan
 from sinksort.paper.style import save, shades
 from sinksort.paper.truth import dense_plan
+from sinksort.plot.flows import draw_plan
 
 DRAWINGS = {"figure1": figure1.draw, "figure2": figure2.draw, "figure3": figure3.draw}
 
@@ -118,9 +118,9 @@ def test_arrows_are_as_wide_as_the_mass_they_move():
     axes = Figure().subplots()
     P = np.array([[0.3, 0.1], [0.0, 0.6]])
     draw_plan(axes, np.array([0.1, 0.8]), np.array([0.0, 1.0]), P, ["#000000"] * 2, ["#888888"] * 2, scale=0.5)
-    arrows = [patch for patch in axes.patches if isinstance(patch, Polygon)]
+    arrows = [path.vertices for path in axes.collections[0].get_paths()]
     bars = [patch for patch in axes.patches if isinstance(patch, Rectangle)]
-    feet = [sorted(p[0] for p in arrow.get_xy() if p[1] == arrow.get_xy()[:, 1].min()) for arrow in arrows]
+    feet = [sorted(p[0] for p in arrow if p[1] == arrow[:, 1].min()) for arrow in arrows]
     np.testing.assert_allclose([foot[-1] - foot[0] for foot in feet], [0.15, 0.05, 0.3])
     np.testing.assert_allclose([bar.get_width() for bar in bars], [0.2, 0.3, 0.15, 0.35])
     # Side by side on the bar of the first value, which is centred on it.

@@ -152,7 +152,7 @@ class Page:
             **wide,
         )
         self.squash = Select(title="Squash values into [0, 1]", name="squash", options=list(SQUASHES.items()), **wide)
-        self.gradient = Select(title="Gradient of (or tap a value or target)", name="gradient", **wide)
+        self.gradient = Select(title="Gradient of (or tap a value or target)", name="gradient_of", **wide)
         drawn = self._plots()
         copy = Button(label="Copy link", name="copy", sizing_mode="stretch_width", margin=(8, 4, 3, 0))
         copy.js_on_event("button_click", CustomJS(args={"link": self.link, "button": copy}, code=_COPY))
@@ -185,7 +185,8 @@ class Page:
     def show(self, state: State) -> None:
         """Every widget says what ``state`` is."""
         self.preset.value = next((name for name, preset in PRESETS.items() if preset == state), OWN)
-        self.eps.value = round(log10(state.eps), 4)
+        if abs(10.0**self.eps.value - state.eps) > 1e-6 * state.eps:  # a slider is not corrected while it moves
+            self.eps.value = round(log10(state.eps), 4)
         self.x.value = as_text(state.x)
         self.n.value = state.n
         self.weights.value = as_text(state.weights)

@@ -93,7 +93,7 @@ class Playground:
 
     def _listen(self) -> None:
         page, flow = self.page, self.page.plots.flow
-        self._on(page.preset, lambda _, name: PRESETS[name], unless=OWN)
+        self._on(page.preset, lambda state, name: state if name == OWN else PRESETS[name])
         self._on(page.eps, lambda state, power: replace(state, eps=10.0**power))
         self._on(page.x, lambda state, text: with_values(state, numbers(text, "values x")))
         self._on(page.n, lambda state, n: resized(state, _whole(n, "values x")))
@@ -109,9 +109,9 @@ class Playground:
         flow.on_event(Tap, self._choose)
         flow.on_change("inner_width", self._resize)
 
-    def _on(self, widget: object, make: Callable[..., State], unless: str | None = None) -> None:
+    def _on(self, widget: object, make: Callable[..., State]) -> None:
         def changed(_name: str, _old: object, new: object) -> None:
-            if not self._showing and new != unless:
+            if not self._showing:
                 self.change(lambda state: make(state, new))
 
         widget.on_change("value", changed)  # type: ignore[attr-defined]

@@ -25,6 +25,7 @@ from .picture import ALPHA, BAR, SQUASHED, Axis, Picture, arrows, hard_cells, he
 from .state import READS
 
 _FONT = "system-ui, sans-serif"
+_VALUES, _MASSES = shades(256), [to_hex(MASS(k / 255)) for k in range(256)]
 _WRITTEN = 12  # more numbers than this would run into each other
 _RANKS, _SORTED = -0.095, 1.1  # heights of the numbers
 _LEVELS: dict[float | str, str] = {
@@ -41,7 +42,7 @@ class Plots:
 
     def __init__(self) -> None:
         self.width = 560.0  # of the plan's frame in pixels, until a browser says how wide it is
-        small_to_large = LinearColorMapper(palette=shades(256), low=0.0, high=1.0)
+        small_to_large = LinearColorMapper(palette=_VALUES, low=0.0, high=1.0)
         self.colour = {"field": "shade", "transform": small_to_large}
         self.values = ColumnDataSource(name="values")
         self.targets = ColumnDataSource(name="targets")
@@ -139,7 +140,7 @@ class Plots:
 
     def _matrix(self) -> figure:
         plot = _plot("Plan as a matrix (dots: hard sort)", "matrix", x="target j", y="value i")
-        dark = LinearColorMapper(palette=[to_hex(MASS(k / 255)) for k in range(256)], low=0.0)
+        dark = LinearColorMapper(palette=_MASSES, low=0.0)
         cells = plot.image("image", "x", "y", "dw", "dh", source=self.image, color_mapper=dark)
         plot.scatter(
             "target", "value", source=self.hard_cells, marker="circle", size="size", fill_color=ACCENT,

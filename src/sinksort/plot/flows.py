@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.patches import Polygon, Rectangle
+from matplotlib.collections import PolyCollection
+from matplotlib.patches import Rectangle
 
 from ..snapshot import Array
 
@@ -26,11 +27,9 @@ def draw_plan(
     starts = _stack(x, P, scale)  # within a bar, arrows leave and arrive in the order of where they come from or go
     ends = _stack(y, P.T, scale).T
     invisible = min(_INVISIBLE, 20 * _INVISIBLE / len(x))
-    for i, color in enumerate(colors):
-        for j in range(len(y)):
-            if P[i, j] > invisible:
-                arrow = _arrow(starts[i, j], ends[i, j], P[i, j] * scale)
-                axes.add_patch(Polygon(arrow, closed=True, facecolor=color, edgecolor="none", alpha=0.87))
+    pairs = np.argwhere(invisible < P)
+    arrows = [_arrow(starts[i, j], ends[i, j], P[i, j] * scale) for i, j in pairs]
+    axes.add_collection(PolyCollection(arrows, facecolors=[colors[i] for i, _ in pairs], edgecolors="none", alpha=0.87))
     for position, mass, color in zip(x, P.sum(1), colors, strict=True):
         axes.add_patch(_bar(position, mass * scale, -_BAR, color))
     for position, mass, color in zip(y, P.sum(0), targets, strict=True):
