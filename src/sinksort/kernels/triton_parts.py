@@ -21,7 +21,7 @@ hard (neighbours only) at most 3, whatever the conductances. Two to four steps g
 
 from __future__ import annotations
 
-from typing import Any
+
 
 import triton
 import triton.language as tl
@@ -34,7 +34,7 @@ NOWHERE = tl.constexpr(1e30)  #: potential of a slot without a target
 
 
 @triton.jit
-def load_row(x_ptr: Any, a_ptr: Any, i: Any, N: Any, x_stride: Any, a_stride: Any, WEIGHTED: tl.constexpr) -> Any:
+def load_row(x_ptr: tl.tensor, a_ptr: tl.tensor, i: tl.tensor, N: tl.tensor, x_stride: tl.tensor, a_stride: tl.tensor, WEIGHTED: tl.constexpr) -> tl.tensor:
     """x in double precision, and a, of entries i; NaN becomes 0, since it is the row's answer and not its input."""
     live = i < N
     x = tl.load(x_ptr + i.to(tl.int64) * x_stride, mask=live, other=0.0).to(tl.float64)
@@ -46,7 +46,7 @@ def load_row(x_ptr: Any, a_ptr: Any, i: Any, N: Any, x_stride: Any, a_stride: An
 
 
 @triton.jit
-def place(x: Any, origin: Any, unit: Any, SQUASH: tl.constexpr, DT: tl.constexpr) -> Any:
+def place(x: tl.tensor, origin: tl.tensor, unit: tl.tensor, SQUASH: tl.constexpr, DT: tl.constexpr) -> tl.tensor:
     """z = (x - origin) / unit, and where it stands in [-1/2, 1/2]; both in DT."""
     z = (x - origin) / unit
     if SQUASH == 0:
@@ -81,7 +81,7 @@ def place(x: Any, origin: Any, unit: Any, SQUASH: tl.constexpr, DT: tl.constexpr
 
 
 @triton.jit
-def slope(z: Any, at: Any, SQUASH: tl.constexpr) -> Any:
+def slope(z: tl.tensor, at: tl.tensor, SQUASH: tl.constexpr) -> tl.tensor:
     """Derivative of the place in z."""
     if SQUASH == 0:
         out = z * 0.0 + 1.0
@@ -94,9 +94,9 @@ def slope(z: Any, at: Any, SQUASH: tl.constexpr) -> Any:
 
 @triton.jit
 def moments(
-    x_ptr: Any, a_ptr: Any, N: Any, x_stride: Any, a_stride: Any, y_low: Any, y_high: Any,
+    x_ptr: tl.tensor, a_ptr: tl.tensor, N: tl.tensor, x_stride: tl.tensor, a_stride: tl.tensor, y_low: tl.tensor, y_high: tl.tensor,
     SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK_N: tl.constexpr
-) -> Any:  # fmt: skip
+) -> tl.tensor:  # fmt: skip
     """origin, unit and spread of a row, and whether it holds NaN; see ``squash.standardize``.
 
     In double precision nothing of single precision overflows. ``spread`` is 0 for a constant row, whose unit is its size.
@@ -135,14 +135,14 @@ def moments(
 
 
 @triton.jit
-def halves(at: Any) -> Any:
+def halves(at: tl.tensor) -> tl.tensor:
     """A number in [-1/2, 1/2] as a multiple of 2^-12 and the rest, both in single precision."""
     high = tl.floor(at * 4096.0 + 0.5) / 4096.0
     return high.to(tl.float32), (at - high).to(tl.float32)
 
 
 @triton.jit
-def potential_halves(U: Any, has: Any) -> Any:
+def potential_halves(U: tl.tensor, has: tl.tensor) -> tl.tensor:
     """U (double) as a multiple of 2^-24 and the rest; slots without a target are sent out of reach."""
     high = (tl.floor(U * 16777216.0 + 0.5) / 16777216.0).to(tl.float32)
     low = (U - high.to(tl.float64)).to(tl.float32)
@@ -151,7 +151,7 @@ def potential_halves(U: Any, has: Any) -> Any:
 
 @triton.jit
 def place_row(
-    x_ptr: Any, a_ptr: Any, at_ptr: Any, N: Any, x_stride: Any, a_stride: Any, origin: Any, unit: Any,
+    x_ptr: tl.tensor, a_ptr: tl.tensor, at_ptr: tl.tensor, N: tl.tensor, x_stride: tl.tensor, a_stride: tl.tensor, origin: tl.tensor, unit: tl.tensor,
     SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, BN: tl.constexpr
 ) -> None:  # fmt: skip
     """Where all values stand, in two halves, for the passes to come: at_ptr holds 2 N numbers.
@@ -160,8 +160,8 @@ def place_row(
     """
     for start in range(0, N, BN):
         i = start + tl.arange(0, BN)
-        x, _ = load_row(x_ptr, a_ptr, i, N, x_stride, a_stride, WEIGHTED)
-        _, at = place(x, origin, unit, SQUASH, tl.float64)
+        x = load_row(x_ptr, a_ptr, i, N, x_stride, a_stride, WEIGHTED)[0]
+        at = place(x, origin, unit, SQUASH, tl.float64)[1]
         high, low = halves(at)
         tl.store(at_ptr + i, high, mask=i < N)
         tl.store(at_ptr + N + i, low, mask=i < N)
@@ -169,7 +169,7 @@ def place_row(
 
 
 @triton.jit
-def load_placed(at_ptr: Any, a_ptr: Any, i: Any, N: Any, a_stride: Any, WEIGHTED: tl.constexpr) -> Any:
+def load_placed(at_ptr: tl.tensor, a_ptr: tl.tensor, i: tl.tensor, N: tl.tensor, a_stride: tl.tensor, WEIGHTED: tl.constexpr) -> tl.tensor:
     """Both halves of where values i stand, and their weights."""
     live = i < N
     high = tl.load(at_ptr + i, mask=live, other=0.0)
@@ -182,21 +182,21 @@ def load_placed(at_ptr: Any, a_ptr: Any, i: Any, N: Any, a_stride: Any, WEIGHTED
 
 
 @triton.jit
-def shares(xh: Any, xl: Any, yh: Any, yl: Any, Uh: Any, Ul: Any, s: Any, WIDE: tl.constexpr) -> Any:
+def shares(xh: tl.tensor, xl: tl.tensor, y: tl.tensor, yh: tl.tensor, yl: tl.tensor, Uh: tl.tensor, Ul: tl.tensor, s: tl.tensor, WIDE: tl.constexpr) -> tl.tensor:
     """p (values, targets): rows sum to one. s is in units of log 2. If WIDE, xh, yh and Uh are doubles and all there is."""
     if WIDE:
         t = xh[:, None] * yh[None, :] - Uh[None, :]
         e = tl.exp2((t - tl.max(t, axis=1)[:, None]) * s)
     else:
         big = xh[:, None] * yh[None, :] - Uh[None, :]
-        small = xh[:, None] * yl[None, :] - Ul[None, :] + xl[:, None] * (yh + yl)[None, :]
+        small = xh[:, None] * yl[None, :] - Ul[None, :] + xl[:, None] * y[None, :]
         most = tl.max(big + small, axis=1)
         e = tl.exp2(((big - most[:, None]) + small) * s)
     return e * (1.0 / tl.sum(e, axis=1))[:, None]
 
 
 @triton.jit
-def load_targets(y_ptr: Any, b_ptr: Any, K: Any, BK: tl.constexpr) -> Any:
+def load_targets(y_ptr: tl.tensor, b_ptr: tl.tensor, K: tl.tensor, BK: tl.constexpr) -> tl.tensor:
     """Targets scaled to [-1/2, 1/2] (double), the steps between them, their weights, which exist, and the two ends."""
     j = tl.arange(0, BK)
     inside = j < K
@@ -212,7 +212,7 @@ def load_targets(y_ptr: Any, b_ptr: Any, K: Any, BK: tl.constexpr) -> Any:
 
 
 @triton.jit
-def bridged(W: Any, D: Any, K: Any, BK: tl.constexpr) -> Any:
+def bridged(W: tl.tensor, D: tl.tensor, K: tl.tensor, BK: tl.constexpr) -> tl.tensor:
     """W and D with a faint link between neighbours: where a plan falls apart, rounding decides what flows between its parts.
 
     Nothing is seen of how their potentials differ, as long as the difference is not too large to compute with.
@@ -226,7 +226,7 @@ def bridged(W: Any, D: Any, K: Any, BK: tl.constexpr) -> Any:
 
 
 @triton.jit
-def path_of(Ly: Any, step: Any, D: Any, rounding: Any) -> Any:
+def path_of(Ly: tl.tensor, step: tl.tensor, D: tl.tensor, rounding: tl.tensor) -> tl.tensor:
     """1/D and resistances of the path that agrees with L on y, from L y and the steps of y.
 
     ``rounding``: conductance that is none, relative to the strongest.
@@ -239,18 +239,18 @@ def path_of(Ly: Any, step: Any, D: Any, rounding: Any) -> Any:
 
 
 @triton.jit
-def precondition(r: Any, inverse_D: Any, resistance: Any) -> Any:
+def precondition(r: tl.tensor, inverse_D: tl.tensor, resistance: tl.tensor) -> tl.tensor:
     drop = tl.cumsum(r, axis=0) * resistance
     return r * inverse_D + (drop - tl.cumsum(drop, axis=0))
 
 
 @triton.jit
-def times_laplacian(W: Any, z: Any) -> Any:
+def times_laplacian(W: tl.tensor, z: tl.tensor) -> tl.tensor:
     return tl.sum(W * (z[:, None] - z[None, :]), axis=1)
 
 
 @triton.jit
-def laplacian_solve(W: Any, r: Any, inverse_D: Any, resistance: Any, b: Any, accuracy: Any, MOST: tl.constexpr) -> Any:
+def laplacian_solve(W: tl.tensor, r: tl.tensor, inverse_D: tl.tensor, resistance: tl.tensor, b: tl.tensor, accuracy: tl.tensor, MOST: tl.constexpr) -> tl.tensor:
     """L^+ r up to a constant, by at most MOST steps of preconditioned conjugate gradients."""
     r = r - b * tl.sum(r, axis=0)
     out = r * 0.0
@@ -275,18 +275,18 @@ def laplacian_solve(W: Any, r: Any, inverse_D: Any, resistance: Any, b: Any, acc
 
 @triton.jit
 def exact_boundaries(
-    x_ptr: Any, a_ptr: Any, N: Any, x_stride: Any, a_stride: Any, origin: Any, unit: Any, levels: Any,
+    x_ptr: tl.tensor, a_ptr: tl.tensor, N: tl.tensor, x_stride: tl.tensor, a_stride: tl.tensor, origin: tl.tensor, unit: tl.tensor, levels: tl.tensor,
     SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK_N: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
-) -> Any:  # fmt: skip
+) -> tl.tensor:  # fmt: skip
     """Where the staircase passes from each target to the next: see ``solvers.start``. O(n^2) comparisons."""
     k = tl.arange(0, BLOCK_N)
     x, a = load_row(x_ptr, a_ptr, k, N, x_stride, a_stride, WEIGHTED)
-    _, others = place(x, origin, unit, SQUASH, tl.float32)
+    others = place(x, origin, unit, SQUASH, tl.float32)[1]
     before = tl.full([BK], 0.5, tl.float32)
     after = tl.full([BK], 0.5, tl.float32)
     for start in range(0, N, BN):
         x_i, a_i = load_row(x_ptr, a_ptr, start + tl.arange(0, BN), N, x_stride, a_stride, WEIGHTED)
-        _, at = place(x_i, origin, unit, SQUASH, tl.float32)
+        at = place(x_i, origin, unit, SQUASH, tl.float32)[1]
         reached = tl.sum(tl.where(others[None, :] <= at[:, None], a[None, :], 0.0), axis=1)
         reached = tl.where(a_i > 0, reached, -1.0)
         at_or_past = reached[:, None] >= levels[None, :] - 3e-6
@@ -298,9 +298,9 @@ def exact_boundaries(
 
 @triton.jit
 def rough_boundaries(
-    at_ptr: Any, a_ptr: Any, N: Any, a_stride: Any, levels: Any,
+    at_ptr: tl.tensor, a_ptr: tl.tensor, N: tl.tensor, a_stride: tl.tensor, levels: tl.tensor,
     WEIGHTED: tl.constexpr, CELLS: tl.constexpr, BN: tl.constexpr
-) -> Any:  # fmt: skip
+) -> tl.tensor:  # fmt: skip
     """The same from masses in CELLS equal cells, linear inside each: near enough where there are many values."""
     edge = (tl.arange(0, CELLS) + 1).to(tl.float32) / CELLS - 0.5
     below = tl.zeros([CELLS], tl.float32)
@@ -317,7 +317,7 @@ def rough_boundaries(
 
 
 @triton.jit
-def start_of(boundaries: Any, step: Any, b: Any, has: Any, s: Any) -> Any:
+def start_of(boundaries: tl.tensor, step: tl.tensor, b: tl.tensor, has: tl.tensor, s: tl.tensor) -> tl.tensor:
     """U of the staircase (double): U_{j+1} - U_j = X_j (y_{j+1} - y_j), and the weights of the targets."""
     rise = boundaries * step
     U = tl.cumsum(rise, axis=0) - rise
@@ -326,8 +326,8 @@ def start_of(boundaries: Any, step: Any, b: Any, has: Any, s: Any) -> Any:
 
 @triton.jit
 def through_moments(
-    x_ptr: Any, a_ptr: Any, state_ptr: Any, partial_ptr: Any, grad_ptr: Any, N: Any, x_stride: Any, a_stride: Any,
-    sum_g: Any, sum_gz: Any, total: Any,
+    x_ptr: tl.tensor, a_ptr: tl.tensor, state_ptr: tl.tensor, partial_ptr: tl.tensor, grad_ptr: tl.tensor, N: tl.tensor, x_stride: tl.tensor, a_stride: tl.tensor,
+    sum_g: tl.tensor, sum_gz: tl.tensor, total: tl.tensor,
     SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, PUSH: tl.constexpr, BN: tl.constexpr
 ) -> None:  # fmt: skip
     """The cotangent of x from that of z, and for push from what is averaged.
@@ -343,7 +343,7 @@ def through_moments(
         finite = tl.abs(x) < float("inf")
         g = tl.load(partial_ptr + i, mask=i < N, other=0.0).to(tl.float64)
         if SQUASH != 0:
-            z, _ = place(x, origin, unit, SQUASH, tl.float64)
+            z = place(x, origin, unit, SQUASH, tl.float64)[0]
             share = tl.where(finite, a / tl.where(total > 0, total, 1.0), 0.0).to(tl.float64)
             g = g - share * (sum_g + spread * sum_gz * z)
         if PUSH:

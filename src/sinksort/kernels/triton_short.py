@@ -10,7 +10,7 @@ The state of a row: origin, unit, spread, NaN or not, whether the row was answer
 
 from __future__ import annotations
 
-from typing import Any
+
 
 import triton
 import triton.language as tl
@@ -47,11 +47,18 @@ _WEAK, _NONE = tl.constexpr(1e-3), tl.constexpr(1e-14)  #: plans less soft than 
 
 
 @triton.jit
+def load_targets_again(y_ptr: tl.tensor, b_ptr: tl.tensor, K: tl.tensor, BK: tl.constexpr) -> tl.tensor:
+    y, _, _, has, _, _, _ = load_targets(y_ptr, b_ptr, K, BK)
+    yh, yl = halves(y)
+    return yh, yl, y.to(tl.float32), has
+
+
+@triton.jit
 def forward(
-    x_ptr: Any, a_ptr: Any, y_ptr: Any, b_ptr: Any, phi_ptr: Any, last_ptr: Any, eps_ptr: Any,
-    at_ptr: Any, out_ptr: Any, state_ptr: Any, error_ptr: Any,
-    eps: float, N: Any, K: Any, S: Any,
-    x_row: Any, x_col: Any, a_row: Any, a_col: Any, y_row: Any, b_row: Any, phi_row: Any, last_row: Any,
+    x_ptr: tl.tensor, a_ptr: tl.tensor, y_ptr: tl.tensor, b_ptr: tl.tensor, phi_ptr: tl.tensor, last_ptr: tl.tensor, eps_ptr: tl.tensor,
+    at_ptr: tl.tensor, out_ptr: tl.tensor, state_ptr: tl.tensor, error_ptr: tl.tensor,
+    eps: float, N: tl.tensor, K: tl.tensor, S: tl.tensor,
+    x_row: tl.tensor, x_col: tl.tensor, a_row: tl.tensor, a_col: tl.tensor, y_row: tl.tensor, b_row: tl.tensor, phi_row: tl.tensor, last_row: tl.tensor,
     SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr, PUSH: tl.constexpr, RULE: tl.constexpr,
     MENDED: tl.constexpr, EXACT: tl.constexpr, BLOCK_N: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
 ) -> None:  # fmt: skip
@@ -96,7 +103,7 @@ def forward(
         W = tl.zeros([BK, BK], tl.float32)
         for start in range(0, N, BN):
             xh, xl, a = load_placed(at_ptr, a_ptr, start + tl.arange(0, BN), N, a_col, WEIGHTED)
-            p = shares(xh, xl, yh, yl, Uh, Ul, s_2, False)
+            p = shares(xh, xl, y_single, yh, yl, Uh, Ul, s_2, False)
             c += tl.sum(p * a[:, None], axis=0)
             weighed = p * tl.sqrt(a)[:, None]
             W = tl.dot(tl.trans(weighed), weighed, W, input_precision="tf32")
@@ -128,6 +135,8 @@ def forward(
         k += 1
 
     U = base - (length * way).to(tl.float64) / s
+    tl.debug_barrier()  # and targets anew: Triton 3.6 cannot compile loops with and without a product that share them
+    yh, yl, y_single, has = load_targets_again(y_ptr + row * y_row, b_ptr + row * b_row, K, BK)
     Uh, Ul = potential_halves(U, has)
     c = tl.zeros([BK], tl.float32)
     sums = tl.zeros([BK], tl.float32)
@@ -144,11 +153,11 @@ def forward(
     for start in range(0, N, BN):
         i = start + tl.arange(0, BN)
         xh, xl, a = load_placed(at_ptr, a_ptr, i, N, a_col, WEIGHTED)
-        p = shares(xh, xl, yh, yl, Uh, Ul, s_2, False)
+        p = shares(xh, xl, y_single, yh, yl, Uh, Ul, s_2, False)
         c += tl.sum(p * a[:, None], axis=0)
         if PUSH:
-            x, _ = load_row(x_ptr, a_ptr, i, N, x_col, a_col, WEIGHTED)
-            z, _ = place(x, origin, unit, SQUASH, tl.float32)
+            x = load_row(x_ptr, a_ptr, i, N, x_col, a_col, WEIGHTED)[0]
+            z = place(x, origin, unit, SQUASH, tl.float32)[0]
             finite = tl.abs(x) < float("inf")
             sums += tl.sum(p * tl.where(finite, a * z, 0.0)[:, None], axis=0)
             above = tl.maximum(above, tl.max(tl.where((x > 0) & (a > 0) & ~finite, 1, 0), axis=0))
@@ -180,10 +189,10 @@ def forward(
 
 @triton.jit
 def backward(
-    x_ptr: Any, a_ptr: Any, y_ptr: Any, b_ptr: Any, phi_ptr: Any, w_ptr: Any, eps_ptr: Any,
-    at_ptr: Any, state_ptr: Any, partial_ptr: Any, grad_ptr: Any,
-    eps: float, N: Any, K: Any, S: Any,
-    x_row: Any, x_col: Any, a_row: Any, a_col: Any, y_row: Any, b_row: Any, phi_row: Any, w_row: Any, w_col: Any,
+    x_ptr: tl.tensor, a_ptr: tl.tensor, y_ptr: tl.tensor, b_ptr: tl.tensor, phi_ptr: tl.tensor, w_ptr: tl.tensor, eps_ptr: tl.tensor,
+    at_ptr: tl.tensor, state_ptr: tl.tensor, partial_ptr: tl.tensor, grad_ptr: tl.tensor,
+    eps: float, N: tl.tensor, K: tl.tensor, S: tl.tensor,
+    x_row: tl.tensor, x_col: tl.tensor, a_row: tl.tensor, a_col: tl.tensor, y_row: tl.tensor, b_row: tl.tensor, phi_row: tl.tensor, w_row: tl.tensor, w_col: tl.tensor,
     SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr, PUSH: tl.constexpr,
     BN: tl.constexpr, BK: tl.constexpr
 ) -> None:  # fmt: skip
@@ -220,10 +229,10 @@ def backward(
     for start in range(0, N, BN):
         i = start + tl.arange(0, BN)
         xh, xl, a = load_placed(at_ptr, a_ptr, i, N, a_col, WEIGHTED)
-        p = shares(xh, xl, yh, yl, Uh, Ul, s_2, False)
+        p = shares(xh, xl, y_single, yh, yl, Uh, Ul, s_2, False)
         if PUSH:
-            x, _ = load_row(x_ptr, a_ptr, i, N, x_col, a_col, WEIGHTED)
-            z, _ = place(x, origin, unit, SQUASH, tl.float32)
+            x = load_row(x_ptr, a_ptr, i, N, x_col, a_col, WEIGHTED)[0]
+            z = place(x, origin, unit, SQUASH, tl.float32)[0]
             w = tl.where(tl.abs(x) < float("inf"), a * z, 0.0)
         else:
             w = tl.load(w_ptr + i.to(tl.int64) * w_col, mask=i < N, other=0.0).to(tl.float32)
@@ -241,16 +250,19 @@ def backward(
     largest = tl.where(largest > 0, largest, 1.0)
     potential = laplacian_solve(W, t / largest, inverse_D, resistance, b, 1e-5, 40) * largest
 
+    tl.debug_barrier()
+    yh, yl, y_single, has = load_targets_again(y_ptr + row * y_row, b_ptr + row * b_row, K, BK)
+    Uh, Ul = potential_halves(tl.load(state_ptr + 8 + j, mask=j < K, other=0.0), has)
     sum_g = tl.zeros([], tl.float64)
     sum_gz = tl.zeros([], tl.float64)
     total = tl.zeros([], tl.float32)
     for start in range(0, N, BN):
         i = start + tl.arange(0, BN)
         xh, xl, a = load_placed(at_ptr, a_ptr, i, N, a_col, WEIGHTED)
-        x, _ = load_row(x_ptr, a_ptr, i, N, x_col, a_col, WEIGHTED)
+        x = load_row(x_ptr, a_ptr, i, N, x_col, a_col, WEIGHTED)[0]
         finite = (tl.abs(x) < float("inf")) & (i < N)
         z, at = place(x, origin, unit, SQUASH, tl.float32)
-        p = shares(xh, xl, yh, yl, Uh, Ul, s_2, False)
+        p = shares(xh, xl, y_single, yh, yl, Uh, Ul, s_2, False)
         if PUSH:
             w = tl.where(finite, a * z, 0.0)
         else:

@@ -8,7 +8,7 @@ plan, of which a Newton step needs two to six thanks to the preconditioner. With
 
 from __future__ import annotations
 
-from typing import Any
+
 
 import triton
 import triton.language as tl
@@ -36,7 +36,7 @@ _STEPS = tl.constexpr(60)
 
 
 @triton.jit
-def all_targets(y_ptr: Any, b_ptr: Any, K: Any, m: Any, GRID: tl.constexpr, BK: tl.constexpr) -> Any:
+def all_targets(y_ptr: tl.tensor, b_ptr: tl.tensor, K: tl.tensor, m: tl.tensor, GRID: tl.constexpr, BK: tl.constexpr) -> tl.tensor:
     """As ``load_targets``: those given, or with GRID the m that the nodes of a rule stand for."""
     if GRID:
         j = tl.arange(0, BK)
@@ -55,7 +55,7 @@ def all_targets(y_ptr: Any, b_ptr: Any, K: Any, m: Any, GRID: tl.constexpr, BK: 
 
 
 @triton.jit
-def affine(phi_ptr: Any, y_ptr: Any, at: Any, K: Any) -> Any:
+def affine(phi_ptr: tl.tensor, y_ptr: tl.tensor, at: tl.tensor, K: tl.tensor) -> tl.tensor:
     """phi at all targets, from its first and last node."""
     y_first, y_last = tl.load(y_ptr).to(tl.float64), tl.load(y_ptr + K - 1).to(tl.float64)
     first, last = tl.load(phi_ptr).to(tl.float64), tl.load(phi_ptr + K - 1).to(tl.float64)
@@ -63,7 +63,7 @@ def affine(phi_ptr: Any, y_ptr: Any, at: Any, K: Any) -> Any:
 
 
 @triton.jit
-def split(U: Any, at: Any, has: Any, WIDE: tl.constexpr) -> Any:
+def split(U: tl.tensor, at: tl.tensor, has: tl.tensor, WIDE: tl.constexpr) -> tl.tensor:
     """y and U as ``shares`` wants them."""
     if WIDE:
         yh, yl = at, at
@@ -77,14 +77,14 @@ def split(U: Any, at: Any, has: Any, WIDE: tl.constexpr) -> Any:
 
 @triton.jit
 def plan_of(
-    x_ptr: Any, a_ptr: Any, i: Any, N: Any, x_col: Any, a_col: Any, origin: Any, unit: Any,
-    yh: Any, yl: Any, Uh: Any, Ul: Any, s_2: Any, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, WIDE: tl.constexpr
-) -> Any:  # fmt: skip
+    x_ptr: tl.tensor, a_ptr: tl.tensor, i: tl.tensor, N: tl.tensor, x_col: tl.tensor, a_col: tl.tensor, origin: tl.tensor, unit: tl.tensor,
+    yh: tl.tensor, yl: tl.tensor, Uh: tl.tensor, Ul: tl.tensor, s_2: tl.tensor, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, WIDE: tl.constexpr
+) -> tl.tensor:  # fmt: skip
     """x, a, z, place and shares of values i."""
     x, a = load_row(x_ptr, a_ptr, i, N, x_col, a_col, WEIGHTED)
     if WIDE:
         z, at = place(x, origin, unit, SQUASH, tl.float64)
-        p = shares(at, at, yh, yl, Uh, Ul, s_2, True)
+        p = shares(at, at, yh, yh, yl, Uh, Ul, s_2, True)
         a = a.to(tl.float64)
         if not WEIGHTED:
             a = tl.where(i < N, 1.0 / N.to(tl.float64), 0.0)
@@ -92,12 +92,12 @@ def plan_of(
         z, at = place(x, origin, unit, SQUASH, tl.float64)
         xh, xl = halves(at)
         z, at = z.to(tl.float32), at.to(tl.float32)
-        p = shares(xh, xl, yh, yl, Uh, Ul, s_2, False)
+        p = shares(xh, xl, yl + yh, yh, yl, Uh, Ul, s_2, False)
     return x, a, z, at, p
 
 
 @triton.jit
-def apart_from_mean(p: Any, v: Any) -> Any:
+def apart_from_mean(p: tl.tensor, v: tl.tensor) -> tl.tensor:
     """v_j - sum_k p_ik v_k, the mean in two parts: right to rounding of itself, not of v."""
     apart = v[None, :] - tl.sum(p * v[None, :], axis=1)[:, None]
     return apart - tl.sum(p * apart, axis=1)[:, None]
@@ -105,11 +105,11 @@ def apart_from_mean(p: Any, v: Any) -> Any:
 
 @triton.jit
 def solve_by_passes(
-    r: Any, D: Any, Ly: Any, step: Any, b: Any, accuracy: Any,
-    x_ptr: Any, a_ptr: Any, N: Any, x_col: Any, a_col: Any, origin: Any, unit: Any,
-    yh: Any, yl: Any, Uh: Any, Ul: Any, s_2: Any,
+    r: tl.tensor, D: tl.tensor, Ly: tl.tensor, step: tl.tensor, b: tl.tensor, accuracy: tl.tensor,
+    x_ptr: tl.tensor, a_ptr: tl.tensor, N: tl.tensor, x_col: tl.tensor, a_col: tl.tensor, origin: tl.tensor, unit: tl.tensor,
+    yh: tl.tensor, yl: tl.tensor, Uh: tl.tensor, Ul: tl.tensor, s_2: tl.tensor,
     SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, WIDE: tl.constexpr, MOST: tl.constexpr, BN: tl.constexpr
-) -> Any:  # fmt: skip
+) -> tl.tensor:  # fmt: skip
     """``laplacian_solve`` where each product with L is a pass over the plan."""
     inverse_D, resistance = path_of(Ly, step, D, 1e-13 if WIDE else 1e-6)
     r = r - b * tl.sum(r, axis=0)
@@ -143,9 +143,9 @@ def solve_by_passes(
 
 @triton.jit
 def forward(
-    x_ptr: Any, a_ptr: Any, y_ptr: Any, b_ptr: Any, phi_ptr: Any, eps_ptr: Any, out_ptr: Any, state_ptr: Any, error_ptr: Any,
-    eps: float, N: Any, K: Any, m: Any, S: Any,
-    x_row: Any, x_col: Any, a_row: Any, a_col: Any, y_row: Any, b_row: Any, phi_row: Any,
+    x_ptr: tl.tensor, a_ptr: tl.tensor, y_ptr: tl.tensor, b_ptr: tl.tensor, phi_ptr: tl.tensor, eps_ptr: tl.tensor, out_ptr: tl.tensor, state_ptr: tl.tensor, error_ptr: tl.tensor,
+    eps: float, N: tl.tensor, K: tl.tensor, m: tl.tensor, S: tl.tensor,
+    x_row: tl.tensor, x_col: tl.tensor, a_row: tl.tensor, a_col: tl.tensor, y_row: tl.tensor, b_row: tl.tensor, phi_row: tl.tensor,
     SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr, PUSH: tl.constexpr, GRID: tl.constexpr,
     ALWAYS: tl.constexpr, WIDE: tl.constexpr, BLOCK_N: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
 ) -> None:  # fmt: skip
@@ -264,10 +264,10 @@ def forward(
 
 @triton.jit
 def backward(
-    x_ptr: Any, a_ptr: Any, y_ptr: Any, b_ptr: Any, phi_ptr: Any, w_ptr: Any, eps_ptr: Any,
-    state_ptr: Any, partial_ptr: Any, grad_ptr: Any,
-    eps: float, N: Any, K: Any, m: Any, S: Any,
-    x_row: Any, x_col: Any, a_row: Any, a_col: Any, y_row: Any, b_row: Any, phi_row: Any, w_row: Any, w_col: Any,
+    x_ptr: tl.tensor, a_ptr: tl.tensor, y_ptr: tl.tensor, b_ptr: tl.tensor, phi_ptr: tl.tensor, w_ptr: tl.tensor, eps_ptr: tl.tensor,
+    state_ptr: tl.tensor, partial_ptr: tl.tensor, grad_ptr: tl.tensor,
+    eps: float, N: tl.tensor, K: tl.tensor, m: tl.tensor, S: tl.tensor,
+    x_row: tl.tensor, x_col: tl.tensor, a_row: tl.tensor, a_col: tl.tensor, y_row: tl.tensor, b_row: tl.tensor, phi_row: tl.tensor, w_row: tl.tensor, w_col: tl.tensor,
     SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr, PUSH: tl.constexpr, GRID: tl.constexpr,
     WIDE: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
 ) -> None:  # fmt: skip
