@@ -22,6 +22,7 @@ from pathlib import Path
 
 import matplotlib as mpl
 import torch
+from _common import growth
 from rich.progress import Progress
 
 import sinksort
@@ -104,18 +105,10 @@ def _rounds(n: int, rounds: int) -> int:
 def peak(task: str, n: int) -> int:
     """Extra bytes at the worst moment of a task; run in a process of its own, on Linux."""
     tasks(100_000)[task]()  # what is loaded and made once
-    run = tasks(n)[task]
-    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
-    before = _kilobytes("VmRSS")
-    answer = run()
-    after = _kilobytes("VmHWM")
-    del answer
-    return (after - before) * 1024
-
-
-def _kilobytes(name: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
+    grown, _ = growth(tasks(n)[task])
+    if grown is None:
+        sys.exit("the peak of memory is read from /proc, which only Linux has")
+    return grown
 
 
 def peaks(n: int) -> list[Row]:

@@ -73,7 +73,7 @@ class Cell:
                 f"a cell is rank-BxN, quantile-BxN or topk-BxN (N > {K}) with numbers B and N, such as rank-128x1000, "
                 f"got {key!r}."
             )
-        return Cell(task, batch, n)  # type: ignore[arg-type]
+        return Cell(task, batch, n)
 
 
 CELLS = tuple(
@@ -98,8 +98,8 @@ def softness(task: Task, x: Array, answer: Array, gradient: Array | None) -> flo
     gradient is spread over, (sum abs g)^2 / (n sum g^2), since a hard quantile has a gradient at one or two.
     """
     if task == "rank":
-        hard = x.argsort(-1).argsort(-1) + 1
-        return float(np.abs(answer - hard).mean() / x.shape[-1])
+        places = x.argsort(-1).argsort(-1) + 1
+        return float(np.abs(answer - places).mean() / x.shape[-1])
     if task == "topk":
         hard = x >= np.sort(x, -1)[:, -K, None]
         return float(np.abs(answer - hard).sum(-1).mean() / K)

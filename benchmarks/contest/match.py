@@ -92,20 +92,21 @@ def _try(process: Process, cell: Cell, eps: float, rules: Rules, record: Record)
         spent["both"] = process.ask("trial", "both", timeout=rules.limit)
         _inspect(process, cell, eps, rules, record, thorough=spent["both"] < rules.limit / 4)
     except ContestantError as failure:
-        record.update(backward=failure.reason, grows=failure.grows)
-        alive = process.running
-        record["status"] = "forward only" if alive else failure.reason
-        spent.pop("both", None)
+        record.update(backward=failure.reason, grows=failure.grows, status="forward only")
+        if not process.running:
+            record["status"] = failure.reason
+            return
     passes = [what for what in ("forward", "both") if what in spent and not (what == "both" and "backward" in record)]
-    total = sum(spent[what] for what in passes)
-    record["rounds"] = max(2, min(rules.rounds, math.floor(rules.budget / max(total, 2 * LEAST))))
-    # A first pass is slower than the following ones, so the calls of a sample are counted on a second.
-    try:
-        again = {what: process.ask("sample", what, 2, timeout=4 * rules.limit) for what in passes if spent[what] < 0.5}
+    try:  # a first pass can be much slower than those that follow
+        quick = [what for what in passes if spent[what] < rules.limit / 2]
+        spent |= {what: process.ask("sample", what, 1, timeout=2 * rules.limit) for what in quick}
     except ContestantError as failure:
         record.update(status=failure.reason, grows=failure.grows)
         return
-    record["calls"] = {what: max(1, min(MOST, math.ceil(LEAST / again.get(what, spent[what])))) for what in passes}
+    calls = {what: max(1, min(MOST, math.ceil(LEAST / spent[what]))) for what in passes}
+    a_round = sum(calls[what] * spent[what] for what in passes)
+    record["rounds"] = max(2, min(rules.rounds, math.floor(rules.budget / a_round)))
+    record["calls"] = calls
     record["seconds"] = {what: [] for what in passes}
 
 

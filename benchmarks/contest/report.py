@@ -24,11 +24,11 @@ when the device has finished. What is compiled or tuned is so before. Times are 
 quartiles), forward alone and forward plus backward. A pass may take {limit:g} s; who needs more, or more than
 {memory:.0f} GB, is listed so, and not tried in larger cells.
 
-*Softness.* The paper's method and OTT pose our problem, with the same eps, as does the *ot* of SoftTorch and SoftJAX for
-ranks. Every other peer's parameter is tuned by bisection on about a thousand values to be as soft as sinksort at that
-eps, and extrapolated by its scaling law where n is larger; the table says what was used and how soft it is in the cell
-itself. Softness is for ranks the mean absolute difference from hard ranks over n, for top-k masks the mass that is not
-where the hard mask has it over k, for quantiles the share of the values that the gradient is spread over.
+*Softness.* The paper's method and OTT pose our problem, with the same eps, as does the *ot* of SoftTorch and SoftJAX
+for ranks. Every other peer's parameter is tuned by bisection on about a thousand values to be as soft as sinksort at
+that eps, and extrapolated by its scaling law where n is larger; the table says what was used and how soft it is in the
+cell itself. Softness is for ranks the mean absolute difference from hard ranks over n, for top-k masks the mass that is
+not where the hard mask has it over k, for quantiles the share of the values that the gradient is spread over.
 
 *Error* of the answer (of a rank over n, of a quantile over the spread of its row, of a mask as it is) and of the
 gradient (relative, the worst row), against the same problem solved in float64; for other relaxations against the same
@@ -36,8 +36,8 @@ call in float64, on the first rows. n/a where a library has no such call. sinkso
 within 1e-5 and 1e-3.
 
 *Memory* is the growth at the worst moment of forward plus backward, and over the input: on a CPU the resident size of
-the process (to a page or so, and so compared from 1 MB of input on), on a GPU what the allocator of torch or the plan
-of XLA says.
+the process (which the kernel knows to some hundred kB, so that it is compared from 1 MB of input on), on a GPU what the
+allocator of torch or the plan of XLA says.
 """
 
 
