@@ -23,7 +23,8 @@ FINAL = False
 _MOST_NODES = 128
 _FEW = 4
 _PROGRAMS = 528  #: chunks that all rows together are cut into: four for each multiprocessor of a large GPU
-_MOMENTS_BLOCK, _SPREAD_BLOCK, _READ_BLOCK = 2048, 256, 1024
+_MOMENTS_BLOCK, _SPREAD_BLOCK, _BINS_BLOCK, _READ_BLOCK = 2048, 256, 256, 1024
+_SPREAD_WARPS = 4
 _STEPS = 24  #: of Newton's method; six are ordinary
 _WHOLE = 32768  #: longest rows that one program works on, if targets are few
 _FEW_PROGRAMS = 132  #: chunks of all rows, if targets are few: every program adds up what all of a row left
@@ -121,7 +122,7 @@ def _pull_by_grid(ask: Ask, phi: Tensor) -> Answer:
     masses = x.new_empty(R * G * 16 * HI * (1 + weighted), dtype=torch.float32)
     grid.spread[(R * G,)](
         *of_x, *of_a, stats, masses, n, tiles * (_MOMENTS_BLOCK // _SPREAD_BLOCK), G,
-        SQUASH=code, WEIGHTED=weighted, HI=HI, GP=GP, BLOCK=_SPREAD_BLOCK,
+        SQUASH=code, WEIGHTED=weighted, HI=HI, GP=GP, BLOCK=_SPREAD_BLOCK, num_warps=_SPREAD_WARPS,
     )  # fmt: skip
     state = x.new_empty(R, sizes.state, dtype=torch.float32)
     error = x.new_empty(R, dtype=torch.float32)
@@ -152,7 +153,7 @@ def _pull_back_by_grid(ask: Ask, phi: Tensor, state: Tensor, w: Tensor) -> Tenso
     masses = x.new_empty(R * G * 16 * HI, dtype=torch.float32)
     grid.spread_cotangents[(R * G,)](
         *of_x, *of_w, state, sizes.state, masses, n, tiles * (_READ_BLOCK // _SPREAD_BLOCK), G,
-        SQUASH=code, HI=HI, BLOCK=_SPREAD_BLOCK,
+        SQUASH=code, HI=HI, BLOCK=_SPREAD_BLOCK, num_warps=_SPREAD_WARPS,
     )  # fmt: skip
     scratch = x.new_empty(R * (16 * HI + UP), dtype=torch.float32)
     grid.solve_backward[(R,)](
@@ -204,8 +205,8 @@ def _few(ask: Ask, phi: Tensor | None) -> Answer:
     )
     counted = x.new_empty(R * G * 2048, dtype=torch.float32)
     few.bins[(R * G,)](
-        *of_x, *of_a, stats, counted, n, tiles * (_MOMENTS_BLOCK // _SPREAD_BLOCK), G,
-        GP=GP, SQUASH=code, WEIGHTED=weighted, BLOCK=_SPREAD_BLOCK, num_warps=8,
+        *of_x, *of_a, stats, counted, n, tiles * (_MOMENTS_BLOCK // _BINS_BLOCK), G,
+        GP=GP, SQUASH=code, WEIGHTED=weighted, BLOCK=_BINS_BLOCK,
     )  # fmt: skip
     carry = x.new_empty(_PASSES + 1, R * few.CARRY.value, dtype=torch.float64)
     few.begin[(R,)](
@@ -216,7 +217,7 @@ def _few(ask: Ask, phi: Tensor | None) -> Answer:
     for i in range(_PASSES):
         few.step[(R * G,)](
             *of_x, *of_a, stats, *of_targets, eps, eps_rows, carry[i], carry[i + 1], sums[1 - i % 2], sums[i % 2], n,
-            tiles * (_MOMENTS_BLOCK // _FEW_BLOCK), G, FIRST=i == 0, K=K, KP=KP, GP=GP, SQUASH=code, WEIGHTED=weighted,
+            tiles * (_MOMENTS_BLOCK // _FEW_BLOCK), G, 2 * (i == 0), K=K, KP=KP, GP=GP, SQUASH=code, WEIGHTED=weighted,
             EPS_ROWS=by_row, PUSH=push_, BLOCK=_FEW_BLOCK, num_warps=8,
         )  # fmt: skip
     few.end[(R if push_ else R * G,)](

@@ -19,7 +19,7 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from .triton_long_grid import origin_of, row_product
+from .triton_long_grid import origin_of
 from .triton_long_maths import chunk_moments, facts, is_finite, load_row, load_weight, placed, row_facts
 
 # A state, in doubles: facts of the row, psi, column sums, products (KP, KP), and what each target averages.
@@ -36,7 +36,7 @@ CONVERGED = tl.constexpr(1e-6)
 
 @triton.jit
 def few_targets(
-    y: Any, y_row: Any, b: Any, b_row: Any, eps: Any, eps_rows: Any, row: Any, origin: Any,
+    y: tl.tensor, y_row: tl.tensor, b: tl.tensor, b_row: tl.tensor, eps: tl.tensor, eps_rows: tl.tensor, row: tl.tensor, origin: tl.tensor,
     K: tl.constexpr, KP: tl.constexpr, EPS_ROWS: tl.constexpr,
 ) -> Any:  # fmt: skip
     """y from the origin, y_{j+1} - y_j, b, and 2/eps, all double. The largest b is what the others leave."""
@@ -56,7 +56,7 @@ def few_targets(
 
 
 @triton.jit
-def largest(share: Any, KP: tl.constexpr) -> Any:
+def largest(share: tl.tensor, KP: tl.constexpr) -> Any:
     """Which of the targets weighs most: one of them."""
     k = tl.arange(0, KP)
     first = tl.min(tl.where(share == tl.max(share), k, KP))
@@ -64,7 +64,7 @@ def largest(share: Any, KP: tl.constexpr) -> Any:
 
 
 @triton.jit
-def shares(xi: Any, psi: Any, y: Any, slope: Any, there: Any) -> Any:
+def shares(xi: tl.tensor, psi: tl.tensor, y: tl.tensor, slope: tl.tensor, there: tl.tensor) -> Any:
     """(values, K): p, in single precision, from double potentials."""
     logit = psi[None, :] + (slope * xi)[:, None] * y[None, :]
     logit = tl.where(there[None, :], logit, -1e300)
@@ -73,12 +73,15 @@ def shares(xi: Any, psi: Any, y: Any, slope: Any, there: Any) -> Any:
 
 
 @triton.jit
-def solved(matrix: Any, right: Any, share: Any, KP: tl.constexpr) -> Any:
+def solved(matrix: tl.tensor, right: tl.tensor, share: tl.tensor, KP: tl.constexpr) -> Any:
     """L^+ right, where L has -matrix off its diagonal and rows that sum to zero, up to a constant.
 
     Scaled by b^(-1/2) on both sides L has its eigenvalues in [0, 1], and the null vector sqrt(b) is moved to 1.
     """
     i = tl.arange(0, KP)
+    if KP == 2:
+        across = tl.sum(tl.where(i[:, None] < i[None, :], matrix, 0.0)) + 1e-13 * tl.min(share)
+        return tl.where(i == 1, right / across, 0.0)
     same = i[:, None] == i[None, :]
     there = share > 0.0
     root = tl.sqrt(tl.where(there, share, 1.0))
@@ -99,16 +102,29 @@ def solved(matrix: Any, right: Any, share: Any, KP: tl.constexpr) -> Any:
 
 
 @triton.jit
-def stepped(s: Any, W: Any, share: Any, base: Any, direction: Any, length: Any, gradient: Any, KP: tl.constexpr) -> Any:
+def marginal_error(s: tl.tensor, share: tl.tensor, KP: tl.constexpr) -> Any:
+    """b - s; for the largest b what the others leave, so that nothing is lost next to it."""
+    big = largest(share, KP)
+    r = tl.where((share > 0.0) & (big == 0), share - s, 0.0)
+    return tl.where(big, -tl.sum(r), r)
+
+
+@triton.jit
+def relative_error(s: tl.tensor, share: tl.tensor, KP: tl.constexpr) -> Any:
+    """The largest error of a target's weight, as a fraction of it."""
+    there = share > 0.0
+    return tl.max(tl.where(there, tl.abs(marginal_error(s, share, KP)) / tl.where(there, share, 1.0), 0.0))
+
+
+@triton.jit
+def stepped(s: tl.tensor, W: tl.tensor, share: tl.tensor, base: tl.tensor, direction: tl.tensor, length: tl.tensor, gradient: tl.tensor, KP: tl.constexpr) -> Any:
     """The next (base, direction, length, slope) from sums at base + length direction, and how far off that was.
 
     The rules are those of ``solvers.newton``; the error is relative to what each target weighs.
     """
     there = share > 0.0
-    big = largest(share, KP)
-    r = tl.where(there & (big == 0), share - s, 0.0)
-    off = tl.max(tl.where(there, tl.abs(r) / tl.where(there, share, 1.0), 0.0))
-    r = tl.where(big, -tl.sum(r), r)
+    off = relative_error(s, share, KP)
+    r = marginal_error(s, share, KP)
     newton = tl.minimum(tl.maximum(solved(W, r, share, KP), -5.0), 5.0)
     uphill = tl.sum(r * newton) > 0.0
     newton = tl.where(uphill, newton, tl.where(there, tl.log(share / tl.maximum(s, 1e-300)), 0.0))
@@ -126,37 +142,39 @@ def stepped(s: Any, W: Any, share: Any, base: Any, direction: Any, length: Any, 
 
 @triton.jit
 def binned(
-    x: Any, x_row: Any, x_step: Any, a: Any, a_row: Any, a_step: Any, n: Any, row: Any, g: Any, tiles: Any, mean: Any,
-    std: Any, least: Any, most: Any, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr,
+    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, n: tl.tensor, row: tl.tensor, g: tl.tensor, tiles: tl.tensor, mean: tl.tensor,
+    std: tl.tensor, least: tl.tensor, most: tl.tensor, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr,
 ) -> Any:  # fmt: skip
     """(32, 32) twice: what the values in each bin weigh, and where in it they stand; bins are (low bits, high bits)."""
     total = tl.zeros((32, 32), tl.float32)
     places = tl.zeros((32, 32), tl.float32)
-    per_width = bins_per_width(least, most)
+    per_width = bins_per_width(least, most).to(tl.float32)
     for tile in range(tiles):
         at = (g.to(tl.int64) * tiles + tile) * BLOCK + tl.arange(0, BLOCK)
-        xi, _, _ = placed(load_row(x, row, at, x_row, x_step, n), mean, std, most, SQUASH, False)
+        xi, _slope, _z = placed(load_row(x, row, at, x_row, x_step, n), mean, std, most, SQUASH, True)
         weight = load_weight(a, row, at, a_row, a_step, n, WEIGHTED)
-        position = (xi - least) * per_width
+        position = (xi - least.to(tl.float32)) * per_width
         k = tl.minimum(tl.maximum(tl.floor(position).to(tl.int32), 0), 1023)
-        t = (position - k.to(tl.float64)).to(tl.float32)
+        t = position - k.to(tl.float32)
         t = tl.where((t >= 0.0) & (t <= 1.0), t, 0.5)
         low = (k % 32)[None, :] == tl.arange(0, 32)[:, None]
-        high = ((k // 32)[:, None] == tl.arange(0, 32)[None, :]).to(tl.float32)
-        total = row_product(tl.where(low, weight[None, :], 0.0), high, total)
-        places = row_product(tl.where(low, (weight * t)[None, :], 0.0), high, places)
+        high = ((k // 32)[:, None] == tl.arange(0, 32)[None, :]).to(tl.float16)
+        size = tl.max(weight)
+        weight = weight / tl.where(size > 0.0, size, 1.0)
+        total += size * tl.dot(tl.where(low, weight[None, :], 0.0).to(tl.float16), high)
+        places += size * tl.dot(tl.where(low, (weight * t)[None, :], 0.0).to(tl.float16), high)
     return total, places
 
 
 @triton.jit
-def bins_per_width(least: Any, most: Any) -> Any:
+def bins_per_width(least: tl.tensor, most: tl.tensor) -> Any:
     width = most - least
     return 1024.0 / tl.where(width > 1e-9, width, 1e-9)
 
 
 @triton.jit
 def from_bins(
-    total: Any, places: Any, least: Any, most: Any, y: Any, gap: Any, share: Any, slope: Any, KP: tl.constexpr
+    total: tl.tensor, places: tl.tensor, least: tl.tensor, most: tl.tensor, y: tl.tensor, gap: tl.tensor, share: tl.tensor, slope: tl.tensor, KP: tl.constexpr
 ) -> Any:
     """The potentials of the binned row: ``total`` and ``places`` are (1024,) in order."""
     mass = total.to(tl.float64)
@@ -178,7 +196,7 @@ def from_bins(
     off = tl.full((), 2.0, tl.float64)
     mass = mass.to(tl.float32)
     done = 0
-    while (done < 40) & (off > CONVERGED):
+    while (done < 40) & (off > 1e-4):
         p = shares(xi, base + length * direction, y, slope, there)
         s = tl.sum(mass[:, None] * p, 0).to(tl.float64)
         W = products(mass[:, None] * p, p).to(tl.float64)
@@ -188,15 +206,15 @@ def from_bins(
 
 
 @triton.jit
-def products(left: Any, right: Any) -> Any:
+def products(left: tl.tensor, right: tl.tensor) -> Any:
     """(K, K): sum over the values of left_j right_k."""
     return tl.sum(left[:, :, None] * right[:, None, :], 0)
 
 
 @triton.jit
 def summed(
-    x: Any, x_row: Any, x_step: Any, a: Any, a_row: Any, a_step: Any, n: Any, row: Any, g: Any, tiles: Any, mean: Any,
-    std: Any, most: Any, psi: Any, y: Any, there: Any, slope: Any, KP: tl.constexpr, SQUASH: tl.constexpr,
+    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, n: tl.tensor, row: tl.tensor, g: tl.tensor, tiles: tl.tensor, mean: tl.tensor,
+    std: tl.tensor, most: tl.tensor, psi: tl.tensor, y: tl.tensor, there: tl.tensor, slope: tl.tensor, KP: tl.constexpr, SQUASH: tl.constexpr,
     WEIGHTED: tl.constexpr, PUSH: tl.constexpr, BLOCK: tl.constexpr,
 ) -> Any:  # fmt: skip
     """One pass over a chunk: column sums, what targets average (finite part, in z), infinite payload, products."""
@@ -207,7 +225,7 @@ def summed(
     for tile in range(tiles):
         at = (g.to(tl.int64) * tiles + tile) * BLOCK + tl.arange(0, BLOCK)
         v = load_row(x, row, at, x_row, x_step, n)
-        xi, _, z = placed(v, mean, std, most, SQUASH, False)
+        xi, _slope, z = placed(v, mean, std, most, SQUASH, False)
         weight = load_weight(a, row, at, a_row, a_step, n, WEIGHTED)
         p = shares(xi, psi, y, slope, there)
         carried = weight[:, None] * p
@@ -223,13 +241,13 @@ def summed(
 
 @triton.jit
 def written(
-    x: Any, x_row: Any, x_step: Any, out: Any, n: Any, row: Any, g: Any, tiles: Any, mean: Any, std: Any, most: Any,
-    psi: Any, y: Any, levels: Any, there: Any, slope: Any, SQUASH: tl.constexpr, BLOCK: tl.constexpr,
+    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, out: tl.tensor, n: tl.tensor, row: tl.tensor, g: tl.tensor, tiles: tl.tensor, mean: tl.tensor, std: tl.tensor, most: tl.tensor,
+    psi: tl.tensor, y: tl.tensor, levels: tl.tensor, there: tl.tensor, slope: tl.tensor, SQUASH: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
     """The averages of ``levels`` for a chunk."""
     for tile in range(tiles):
         at = (g.to(tl.int64) * tiles + tile) * BLOCK + tl.arange(0, BLOCK)
-        xi, _, _ = placed(load_row(x, row, at, x_row, x_step, n), mean, std, most, SQUASH, False)
+        xi, _slope, _z = placed(load_row(x, row, at, x_row, x_step, n), mean, std, most, SQUASH, False)
         p = shares(xi, psi, y, slope, there)
         value = tl.sum(p * levels[None, :], 1)
         tl.store(out + row.to(tl.int64) * n + at, value.to(out.dtype.element_ty), mask=at < n)
@@ -237,8 +255,8 @@ def written(
 
 @triton.jit
 def finished(
-    state: Any, error: Any, out: Any, row: Any, mean: Any, std: Any, constant: Any, weight: Any, most: Any, poison: Any,
-    psi: Any, s: Any, average: Any, beyond: Any, W: Any, off: Any, share: Any, KP: tl.constexpr, K: tl.constexpr,
+    state: tl.tensor, error: tl.tensor, out: tl.tensor, row: tl.tensor, mean: tl.tensor, std: tl.tensor, constant: tl.tensor, weight: tl.tensor, most: tl.tensor, poison: tl.tensor,
+    psi: tl.tensor, s: tl.tensor, average: tl.tensor, beyond: tl.tensor, W: tl.tensor, off: tl.tensor, share: tl.tensor, KP: tl.constexpr, K: tl.constexpr,
     PUSH: tl.constexpr,
 ) -> None:  # fmt: skip
     """Write the state of a row, its error, and what its targets average."""
@@ -261,8 +279,8 @@ def finished(
 
 @triton.jit
 def whole(
-    x: Any, x_row: Any, x_step: Any, a: Any, a_row: Any, a_step: Any, y: Any, y_row: Any, b: Any, b_row: Any, phi: Any,
-    phi_row: Any, eps: Any, eps_rows: Any, out: Any, state: Any, error: Any, n: Any, tiles: Any, steps: Any,
+    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, y: tl.tensor, y_row: tl.tensor, b: tl.tensor, b_row: tl.tensor, phi: tl.tensor,
+    phi_row: tl.tensor, eps: tl.tensor, eps_rows: tl.tensor, out: tl.tensor, state: tl.tensor, error: tl.tensor, n: tl.tensor, tiles: tl.tensor, steps: tl.tensor,
     K: tl.constexpr, KP: tl.constexpr, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr,
     PUSH: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
@@ -280,7 +298,7 @@ def whole(
     )
     there = share > 0.0
     in_bins, places = binned(
-        x, x_row, x_step, a, a_row, a_step, n, row, g, tiles * (BLOCK // 256), mean, std, least, most, SQUASH, WEIGHTED, 256
+        x, x_row, x_step, a, a_row, a_step, n, row, g, tiles * (BLOCK // 64), mean, std, least, most, SQUASH, WEIGHTED, 64
     )
     in_bins = tl.reshape(tl.trans(in_bins), (1024,))
     places = tl.reshape(tl.trans(places), (1024,))
@@ -317,13 +335,13 @@ def whole(
 
 @triton.jit
 def bins(
-    x: Any, x_row: Any, x_step: Any, a: Any, a_row: Any, a_step: Any, stats: Any, counted: Any, n: Any, tiles: Any, G: Any,
+    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, stats: tl.tensor, counted: tl.tensor, n: tl.tensor, tiles: tl.tensor, G: tl.tensor,
     GP: tl.constexpr, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
     """``binned`` for all chunks, in the order of the bins."""
     pid = tl.program_id(0)
     row, g = pid // G, pid % G
-    mean, std, _, _, least, most, _ = row_facts(stats, row, G, SQUASH, GP)
+    mean, std, _constant, _weight, least, most, _poison = row_facts(stats, row, G, SQUASH, GP)
     total, places = binned(
         x, x_row, x_step, a, a_row, a_step, n, row, g, tiles, mean, std, least, most, SQUASH, WEIGHTED, BLOCK
     )
@@ -334,12 +352,12 @@ def bins(
 
 @triton.jit
 def begin(
-    stats: Any, counted: Any, y: Any, y_row: Any, b: Any, b_row: Any, eps: Any, eps_rows: Any, carry: Any, G: Any,
+    stats: tl.tensor, counted: tl.tensor, y: tl.tensor, y_row: tl.tensor, b: tl.tensor, b_row: tl.tensor, eps: tl.tensor, eps_rows: tl.tensor, carry: tl.tensor, G: tl.tensor,
     K: tl.constexpr, KP: tl.constexpr, GP: tl.constexpr, SQUASH: tl.constexpr, EPS_ROWS: tl.constexpr,
 ) -> None:  # fmt: skip
     """The first point of every row, from its bins."""
     row = tl.program_id(0)
-    mean, _, _, _, least, most, _ = row_facts(stats, row, G, SQUASH, GP)
+    mean, _std, _constant, _weight, least, most, _poison = row_facts(stats, row, G, SQUASH, GP)
     at, gap, share, slope = few_targets(
         y, y_row, b, b_row, eps, eps_rows, row, origin_of(mean, SQUASH), K, KP, EPS_ROWS
     )
@@ -362,7 +380,7 @@ def begin(
 
 
 @triton.jit
-def sums_of_chunks(partial: Any, row: Any, G: Any, KP: tl.constexpr, GP: tl.constexpr) -> Any:
+def sums_of_chunks(partial: tl.tensor, row: tl.tensor, G: tl.tensor, KP: tl.constexpr, GP: tl.constexpr) -> Any:
     """Sums over the chunks of what ``step`` left: columns, averages, infinite payload, products."""
     g = tl.arange(0, GP)
     k = tl.arange(0, KP)
@@ -377,7 +395,7 @@ def sums_of_chunks(partial: Any, row: Any, G: Any, KP: tl.constexpr, GP: tl.cons
 
 
 @triton.jit
-def carried_on(carry: Any, partial: Any, row: Any, G: Any, share: Any, FIRST: tl.constexpr, KP: tl.constexpr, GP: tl.constexpr) -> Any:  # fmt: skip
+def carried_on(carry: tl.tensor, partial: tl.tensor, row: tl.tensor, G: tl.tensor, share: tl.tensor, first: tl.tensor, KP: tl.constexpr, GP: tl.constexpr) -> Any:  # fmt: skip
     """Where the step before this one leaves us: (base, direction, length, slope, error)."""
     k = tl.arange(0, KP)
     mine = carry + row.to(tl.int64) * CARRY
@@ -386,18 +404,17 @@ def carried_on(carry: Any, partial: Any, row: Any, G: Any, share: Any, FIRST: tl
     length = tl.load(mine + 8)
     gradient = tl.load(mine + 9)
     off = tl.load(mine + 10)
-    if not FIRST:
-        if off > CONVERGED:
-            s, _, _, W = sums_of_chunks(partial, row, G, KP, GP)
-            base, direction, length, gradient, off = stepped(s, W, share, base, direction, length, gradient, KP)
+    if (first == 0) & (off > CONVERGED):
+        s, _average, _beyond, W = sums_of_chunks(partial, row, G, KP, GP)
+        base, direction, length, gradient, off = stepped(s, W, share, base, direction, length, gradient, KP)
     return base, direction, length, gradient, off
 
 
 @triton.jit
 def step(
-    x: Any, x_row: Any, x_step: Any, a: Any, a_row: Any, a_step: Any, stats: Any, y: Any, y_row: Any, b: Any, b_row: Any,
-    eps: Any, eps_rows: Any, carry: Any, after: Any, partial: Any, sums: Any, n: Any, tiles: Any, G: Any,
-    FIRST: tl.constexpr, K: tl.constexpr, KP: tl.constexpr, GP: tl.constexpr, SQUASH: tl.constexpr,
+    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, stats: tl.tensor, y: tl.tensor, y_row: tl.tensor, b: tl.tensor, b_row: tl.tensor,
+    eps: tl.tensor, eps_rows: tl.tensor, carry: tl.tensor, after: tl.tensor, partial: tl.tensor, sums: tl.tensor, n: tl.tensor, tiles: tl.tensor, G: tl.tensor,
+    first: tl.tensor, K: tl.constexpr, KP: tl.constexpr, GP: tl.constexpr, SQUASH: tl.constexpr,
     WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr, PUSH: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
     """One step of every row: where ``partial``, the sums at the point before, leads from ``carry``; and the sums there.
@@ -406,11 +423,11 @@ def step(
     """
     pid = tl.program_id(0)
     row, g = pid // G, pid % G
-    mean, std, _, _, _, most, _ = row_facts(stats, row, G, SQUASH, GP)
-    at, _, share, slope = few_targets(
+    mean, std, _constant, _weight, _least, most, _poison = row_facts(stats, row, G, SQUASH, GP)
+    at, _gap, share, slope = few_targets(
         y, y_row, b, b_row, eps, eps_rows, row, origin_of(mean, SQUASH), K, KP, EPS_ROWS
     )
-    base, direction, length, gradient, off = carried_on(carry, partial, row, G, share, FIRST, KP, GP)
+    base, direction, length, gradient, off = carried_on(carry, partial, row, G, share, first, KP, GP)
     k = tl.arange(0, KP)
     if g == 0:
         mine = after + row.to(tl.int64) * CARRY
@@ -436,8 +453,8 @@ def step(
 
 @triton.jit
 def end(
-    x: Any, x_row: Any, x_step: Any, stats: Any, y: Any, y_row: Any, b: Any, b_row: Any, phi: Any, phi_row: Any, eps: Any,
-    eps_rows: Any, carry: Any, sums: Any, out: Any, state: Any, error: Any, n: Any, tiles: Any, G: Any, K: tl.constexpr,
+    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, stats: tl.tensor, y: tl.tensor, y_row: tl.tensor, b: tl.tensor, b_row: tl.tensor, phi: tl.tensor, phi_row: tl.tensor, eps: tl.tensor,
+    eps_rows: tl.tensor, carry: tl.tensor, sums: tl.tensor, out: tl.tensor, state: tl.tensor, error: tl.tensor, n: tl.tensor, tiles: tl.tensor, G: tl.tensor, K: tl.constexpr,
     KP: tl.constexpr, GP: tl.constexpr, SQUASH: tl.constexpr, EPS_ROWS: tl.constexpr, PUSH: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
@@ -447,8 +464,8 @@ def end(
         row, g = pid, pid * 0
     else:
         row, g = pid // G, pid % G
-    mean, std, constant, weight, _, most, poison = row_facts(stats, row, G, SQUASH, GP)
-    at, _, share, slope = few_targets(
+    mean, std, constant, weight, _least, most, poison = row_facts(stats, row, G, SQUASH, GP)
+    at, _gap, share, slope = few_targets(
         y, y_row, b, b_row, eps, eps_rows, row, origin_of(mean, SQUASH), K, KP, EPS_ROWS
     )
     k = tl.arange(0, KP)
@@ -456,7 +473,7 @@ def end(
     psi = tl.load(mine + k) + tl.load(mine + 8) * tl.load(mine + 4 + k)
     if g == 0:
         s, average, beyond, W = sums_of_chunks(sums, row, G, KP, GP)
-        _, _, _, _, off = stepped(s, W, share, psi, psi * 0.0, tl.load(mine + 8), tl.load(mine + 9), KP)
+        off = relative_error(s, share, KP)
         finished(
             state, error, out, row, mean, std, constant, weight, most, poison, psi, s, average, beyond, W, off, share,
             KP, K, PUSH,

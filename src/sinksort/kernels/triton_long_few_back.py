@@ -24,7 +24,7 @@ BACK = tl.constexpr(16)
 
 
 @triton.jit
-def levels_of(phi: Any, phi_row: Any, row: Any, share: Any, K: tl.constexpr, KP: tl.constexpr, PUSH: tl.constexpr) -> Any:
+def levels_of(phi: tl.tensor, phi_row: tl.tensor, row: tl.tensor, share: tl.tensor, K: tl.constexpr, KP: tl.constexpr, PUSH: tl.constexpr) -> Any:
     """phi, or for push c_j / b_j."""
     k = tl.arange(0, KP)
     levels = tl.load(phi + row.to(tl.int64) * phi_row + k, mask=k < K, other=0.0).to(tl.float64)
@@ -35,8 +35,8 @@ def levels_of(phi: Any, phi_row: Any, row: Any, share: Any, K: tl.constexpr, KP:
 
 @triton.jit
 def value_parts(
-    x: Any, x_row: Any, x_step: Any, a: Any, a_row: Any, a_step: Any, w: Any, w_row: Any, w_step: Any, n: Any, row: Any,
-    at: Any, mean: Any, std: Any, most: Any, psi: Any, y: Any, there: Any, slope: Any, SQUASH: tl.constexpr,
+    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, w: tl.tensor, w_row: tl.tensor, w_step: tl.tensor, n: tl.tensor, row: tl.tensor,
+    at: tl.tensor, mean: tl.tensor, std: tl.tensor, most: tl.tensor, psi: tl.tensor, y: tl.tensor, there: tl.tensor, slope: tl.tensor, SQUASH: tl.constexpr,
     WEIGHTED: tl.constexpr, PUSH: tl.constexpr,
 ) -> Any:  # fmt: skip
     """Of some values: themselves, p, z, slope of the squash (0 for those that get no gradient), weight and cotangent."""
@@ -57,8 +57,8 @@ def value_parts(
 
 @triton.jit
 def sums_back(
-    x: Any, x_row: Any, x_step: Any, a: Any, a_row: Any, a_step: Any, w: Any, w_row: Any, w_step: Any, n: Any, row: Any,
-    g: Any, tiles: Any, mean: Any, std: Any, most: Any, psi: Any, y: Any, there: Any, slope: Any, levels: Any,
+    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, w: tl.tensor, w_row: tl.tensor, w_step: tl.tensor, n: tl.tensor, row: tl.tensor,
+    g: tl.tensor, tiles: tl.tensor, mean: tl.tensor, std: tl.tensor, most: tl.tensor, psi: tl.tensor, y: tl.tensor, there: tl.tensor, slope: tl.tensor, levels: tl.tensor,
     KP: tl.constexpr, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, PUSH: tl.constexpr, BLOCK: tl.constexpr,
 ) -> Any:  # fmt: skip
     """A chunk's t, coefficients of lambda (twice), and two sums without it; the last four but for 2/eps."""
@@ -89,9 +89,9 @@ def sums_back(
 
 @triton.jit
 def write_back(
-    x: Any, x_row: Any, x_step: Any, a: Any, a_row: Any, a_step: Any, w: Any, w_row: Any, w_step: Any, out: Any, n: Any,
-    row: Any, g: Any, tiles: Any, state: Any, psi: Any, y: Any, share: Any, slope: Any, levels: Any, t: Any, flat: Any,
-    tilted: Any, flat_sum: Any, tilted_sum: Any, KP: tl.constexpr, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr,
+    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, w: tl.tensor, w_row: tl.tensor, w_step: tl.tensor, out: tl.tensor, n: tl.tensor,
+    row: tl.tensor, g: tl.tensor, tiles: tl.tensor, state: tl.tensor, psi: tl.tensor, y: tl.tensor, share: tl.tensor, slope: tl.tensor, levels: tl.tensor, t: tl.tensor, flat: tl.tensor,
+    tilted: tl.tensor, flat_sum: tl.tensor, tilted_sum: tl.tensor, KP: tl.constexpr, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr,
     PUSH: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
     """The cotangent of x for a chunk, from the sums over the row."""
@@ -120,7 +120,7 @@ def write_back(
         through = weight * tl.sum(p_y * (multiplier[None, :] - middle[:, None]), 1)
         pull = slope.to(tl.float32) * steepness * (direct - through)
         if SQUASH != 0:
-            pull = standard_back(pull, z, weight, v, flat_sum, tilted_sum, weight_sum, 1.0 if PUSH else std)
+            pull = standard_back(pull, z, weight, v, flat_sum, tilted_sum, weight_sum, std * 0.0 + 1.0 if PUSH else std)
         if PUSH:
             pull += tl.where(is_finite(v) | (v != v), weight * average, 0.0)
         tl.store(out + row.to(tl.int64) * n + at, pull.to(out.dtype.element_ty), mask=at < n)
@@ -128,8 +128,8 @@ def write_back(
 
 @triton.jit
 def whole_back(
-    x: Any, x_row: Any, x_step: Any, a: Any, a_row: Any, a_step: Any, w: Any, w_row: Any, w_step: Any, y: Any, y_row: Any,
-    b: Any, b_row: Any, phi: Any, phi_row: Any, eps: Any, eps_rows: Any, state: Any, out: Any, n: Any, tiles: Any,
+    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, w: tl.tensor, w_row: tl.tensor, w_step: tl.tensor, y: tl.tensor, y_row: tl.tensor,
+    b: tl.tensor, b_row: tl.tensor, phi: tl.tensor, phi_row: tl.tensor, eps: tl.tensor, eps_rows: tl.tensor, state: tl.tensor, out: tl.tensor, n: tl.tensor, tiles: tl.tensor,
     K: tl.constexpr, KP: tl.constexpr, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr,
     PUSH: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
@@ -138,7 +138,7 @@ def whole_back(
     g = row * 0
     mine = state + row.to(tl.int64) * STATE
     mean, std, most = tl.load(mine + MEAN), tl.load(mine + STD), tl.load(mine + MOST)
-    y_at, _, share, slope = few_targets(
+    y_at, _gap, share, slope = few_targets(
         y, y_row, b, b_row, eps, eps_rows, row, origin_of(mean, SQUASH), K, KP, EPS_ROWS
     )
     psi = tl.load(mine + PSI + tl.arange(0, KP))
@@ -155,8 +155,8 @@ def whole_back(
 
 @triton.jit
 def chunk_sums(
-    x: Any, x_row: Any, x_step: Any, a: Any, a_row: Any, a_step: Any, w: Any, w_row: Any, w_step: Any, y: Any, y_row: Any,
-    b: Any, b_row: Any, phi: Any, phi_row: Any, eps: Any, eps_rows: Any, state: Any, sums: Any, n: Any, tiles: Any, G: Any,
+    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, w: tl.tensor, w_row: tl.tensor, w_step: tl.tensor, y: tl.tensor, y_row: tl.tensor,
+    b: tl.tensor, b_row: tl.tensor, phi: tl.tensor, phi_row: tl.tensor, eps: tl.tensor, eps_rows: tl.tensor, state: tl.tensor, sums: tl.tensor, n: tl.tensor, tiles: tl.tensor, G: tl.tensor,
     K: tl.constexpr, KP: tl.constexpr, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr,
     PUSH: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
@@ -165,7 +165,7 @@ def chunk_sums(
     row, g = pid // G, pid % G
     mine = state + row.to(tl.int64) * STATE
     mean, std, most = tl.load(mine + MEAN), tl.load(mine + STD), tl.load(mine + MOST)
-    y_at, _, share, slope = few_targets(
+    y_at, _gap, share, slope = few_targets(
         y, y_row, b, b_row, eps, eps_rows, row, origin_of(mean, SQUASH), K, KP, EPS_ROWS
     )
     k = tl.arange(0, KP)
@@ -185,16 +185,16 @@ def chunk_sums(
 
 @triton.jit
 def chunk_write(
-    x: Any, x_row: Any, x_step: Any, a: Any, a_row: Any, a_step: Any, w: Any, w_row: Any, w_step: Any, y: Any, y_row: Any,
-    b: Any, b_row: Any, phi: Any, phi_row: Any, eps: Any, eps_rows: Any, state: Any, sums: Any, out: Any, n: Any,
-    tiles: Any, G: Any, K: tl.constexpr, KP: tl.constexpr, GP: tl.constexpr, SQUASH: tl.constexpr,
+    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, w: tl.tensor, w_row: tl.tensor, w_step: tl.tensor, y: tl.tensor, y_row: tl.tensor,
+    b: tl.tensor, b_row: tl.tensor, phi: tl.tensor, phi_row: tl.tensor, eps: tl.tensor, eps_rows: tl.tensor, state: tl.tensor, sums: tl.tensor, out: tl.tensor, n: tl.tensor,
+    tiles: tl.tensor, G: tl.tensor, K: tl.constexpr, KP: tl.constexpr, GP: tl.constexpr, SQUASH: tl.constexpr,
     WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr, PUSH: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
     """``write_back`` of all chunks."""
     pid = tl.program_id(0)
     row, g = pid // G, pid % G
     mine = state + row.to(tl.int64) * STATE
-    y_at, _, share, slope = few_targets(
+    y_at, _gap, share, slope = few_targets(
         y, y_row, b, b_row, eps, eps_rows, row, origin_of(tl.load(mine + MEAN), SQUASH), K, KP, EPS_ROWS
     )
     k = tl.arange(0, KP)

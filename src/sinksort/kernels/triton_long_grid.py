@@ -4,7 +4,7 @@ The interval that holds x~ is cut into 9 HI cells; a value in cell k is spread t
 beyond each end) with the weights of interpolation. The masses at the nodes are sums over all values of a product of two
 things that depend on few bits of k each: with k = 9 h + l, node 9 h + r receives the weight r - l of values whose h is h.
 So a block of values is two thin matrices, (16, BLOCK) and (BLOCK, HI), and their product is the block's share of all
-masses: tensor cores scatter, exactly (a single is the sum of two numbers of theirs) and always in the same order.
+masses: tensor cores scatter, and always in the same order.
 
 Forward: moments, spread, solve, read. Backward: spread the cotangents, solve, sum what the standardisation needs, read.
 """
@@ -26,9 +26,9 @@ HEAD = tl.constexpr(16)
 
 
 @triton.jit
-def located(xi: Any, least: Any, step: Any, HI: tl.constexpr) -> Any:
+def located(xi: tl.tensor, least: tl.tensor, step: tl.tensor, HI: tl.constexpr) -> Any:
     """Cell, and place in it counted from its node 0: 3 to 4, up to rounding. NaN stays."""
-    position = (xi - least) / step
+    position = (xi - least) * (1.0 / step)
     cell = tl.floor(position).to(tl.int32)
     cell = tl.minimum(tl.maximum(cell, 0), CELLS * HI - 1)
     u = position - cell.to(tl.float32) + 3.0
@@ -37,52 +37,64 @@ def located(xi: Any, least: Any, step: Any, HI: tl.constexpr) -> Any:
 
 
 @triton.jit
-def row_product(value: Any, flag: Any, total: Any) -> Any:
-    """value @ flag + total for flags of 0 and 1, to single precision from a unit that multiplies eleven bits."""
-    high = (value.to(tl.int32, bitcast=True) & -8192).to(tl.float32, bitcast=True)
-    total = tl.dot(high, flag, total, input_precision="tf32")
-    return tl.dot(value - high, flag, total, input_precision="tf32")
+def scattered(value: tl.tensor, flag: tl.tensor) -> Any:
+    """value @ flag for numbers up to about one, and flags of 0 and 1 in half precision: exact to 22 bits.
+
+    Tensor cores cut their sums off instead of rounding them, so nobody adds up more than a block inside them.
+    """
+    high = value.to(tl.float16)
+    low = ((value - high.to(tl.float32)) * 2048.0).to(tl.float16)
+    return tl.dot(high, flag) + tl.dot(low, flag) * (1.0 / 2048.0)
 
 
 @triton.jit
-def spread_block(cell: Any, u: Any, weight: Any, total: Any, HI: tl.constexpr) -> Any:
-    """Add the masses (16, HI) of a block of values at places u of their cells."""
+def spread_block(cell: tl.tensor, u: tl.tensor, weight: tl.tensor, HI: tl.constexpr) -> Any:
+    """The masses (16, HI) of a block of values at places u of their cells.
+
+    The weight of node j is product / (u - j) / ((-1)^(7 - j) j! (7 - j)!), where product is over all (u - j).
+    """
     h = cell // CELLS
-    j = tl.arange(0, 16)[:, None] - (cell - CELLS * h)[None, :]
+    l = (cell - CELLS * h).to(tl.float32)
     product = u
     for node in tl.static_range(1, 8):
         product *= u - node
-    away = u[None, :] - j.to(tl.float32)
-    # The weight of node j is product / (u - j) / ((-1)^(7 - j) j! (7 - j)!).
-    from_middle = tl.abs(2 * j - 7)
-    choose = tl.where(from_middle == 1, 35.0, tl.where(from_middle == 3, 21.0, tl.where(from_middle == 5, 7.0, 1.0)))
-    choose = tl.where(j % 2 == 0, -choose, choose) * (1.0 / 5040.0)
-    at_node = tl.where(away == 0.0, 1.0, product[None, :] * choose / tl.where(away == 0.0, 1.0, away))
-    value = tl.where((j >= 0) & (j < 8), at_node * weight[None, :], 0.0)
-    flag = (h[:, None] == tl.arange(0, HI)[None, :]).to(tl.float32)
-    return row_product(value, flag, total)
+    size = tl.max(tl.abs(weight))
+    size = tl.where(size > 0.0, size, 1.0)
+    product *= tl.where(cell % 2 == h % 2, 1.0, -1.0) / 5040.0  # the sign of (-1)^l: nine cells, so h counts as well
+    weight = weight / size
+    r = tl.arange(0, 16)
+    sign = tl.where(r % 2 == 0, -1.0, 1.0)
+    middle = r.to(tl.float32)[:, None] - (l + 3.5)[None, :]
+    away = (u + l)[None, :] - r.to(tl.float32)[:, None]
+    # 7! / (j! (7 - j)!) is 35, 21, 7, 1 by the distance from the middle: a cubic in its square.
+    s = middle * middle
+    choose = 37.17578125 + s * (-8.907986111111 + s * (0.826388888889 + s * -0.027777777778))
+    at_node = tl.where(away == 0.0, 1.0, product[None, :] * sign[:, None] * choose / tl.where(away == 0.0, 1.0, away))
+    value = tl.where(s < 16.0, at_node * weight[None, :], 0.0)
+    flag = (h[:, None] == tl.arange(0, HI)[None, :]).to(tl.float16)
+    return size * scattered(value, flag)
 
 
 @triton.jit
 def spread(
-    x: Any, x_row: Any, x_step: Any, a: Any, a_row: Any, a_step: Any, stats: Any, masses: Any, n: Any, tiles: Any, G: Any,
+    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, stats: tl.tensor, masses: tl.tensor, n: tl.tensor, tiles: tl.tensor, G: tl.tensor,
     SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, HI: tl.constexpr, GP: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
     """One chunk's masses at the nodes, (16, HI); with weights also where there are values at all."""
     pid = tl.program_id(0)
     row, g = pid // G, pid % G
-    mean, std, _, _, least, most, _ = row_facts(stats, row, G, SQUASH, GP)
+    mean, std, _constant, _weight, least, most, _poison = row_facts(stats, row, G, SQUASH, GP)
     lowest, step = interval(least, most, HI)
     total = tl.zeros((16, HI), tl.float32)
     present = tl.zeros((16, HI), tl.float32)
     for tile in range(tiles):
         at = (g.to(tl.int64) * tiles + tile) * BLOCK + tl.arange(0, BLOCK)
-        xi, _, _ = placed(load_row(x, row, at, x_row, x_step, n), mean, std, most, SQUASH, True)
+        xi, _slope, _z = placed(load_row(x, row, at, x_row, x_step, n), mean, std, most, SQUASH, True)
         weight = load_weight(a, row, at, a_row, a_step, n, WEIGHTED)
         cell, u = located(xi, lowest, step, HI)
-        total = spread_block(cell, u, weight, total, HI)
+        total += spread_block(cell, u, weight, HI)
         if WEIGHTED:
-            present = spread_block(cell, u, tl.where(at < n, 1.0, 0.0), present, HI)
+            present += spread_block(cell, u, tl.where(at < n, 1.0, 0.0), HI)
     where = tl.arange(0, 16)[:, None] * HI + tl.arange(0, HI)[None, :]
     base = masses + pid.to(tl.int64) * (16 * HI * (2 if WEIGHTED else 1))
     tl.store(base + where, total)
@@ -91,7 +103,7 @@ def spread(
 
 
 @triton.jit
-def interval(least: Any, most: Any, HI: tl.constexpr) -> Any:
+def interval(least: tl.tensor, most: tl.tensor, HI: tl.constexpr) -> Any:
     """Where cells begin and how wide they are, in single precision; the width of a constant row does not matter."""
     width = most - least
     step = tl.where(width > 1e-5, width, 1e-5) / (CELLS * HI)
@@ -99,8 +111,8 @@ def interval(least: Any, most: Any, HI: tl.constexpr) -> Any:
 
 
 @triton.jit
-def add_up(masses: Any, row: Any, G: Any, skip: Any, scratch: Any, SIZE: tl.constexpr, GB: tl.constexpr) -> None:
-    """The masses of all chunks together, left in ``scratch``; those of one chunk are ``skip`` apart."""
+def add_up(masses: tl.tensor, row: tl.tensor, G: tl.tensor, skip: tl.tensor, scratch: tl.tensor, SIZE: tl.constexpr, GB: tl.constexpr) -> Any:
+    """The masses of all chunks together, left in ``scratch``; those of one chunk are ``skip`` apart. Returns their sum."""
     at = tl.arange(0, SIZE)
     total = tl.zeros((SIZE,), tl.float32)
     for first in range(0, G, GB):
@@ -109,10 +121,11 @@ def add_up(masses: Any, row: Any, G: Any, skip: Any, scratch: Any, SIZE: tl.cons
         total += tl.sum(tl.load(masses + where, mask=(g < G)[:, None], other=0.0), 0)
     tl.store(scratch + at, total)
     tl.debug_barrier()
+    return tl.sum(total)
 
 
 @triton.jit
-def at_nodes(scratch: Any, q: Any, HI: tl.constexpr) -> Any:
+def at_nodes(scratch: tl.tensor, q: tl.tensor, HI: tl.constexpr) -> Any:
     """What ``add_up`` left for nodes q: two neighbouring h have up to seven nodes in common."""
     h = q // CELLS
     r = q - CELLS * h
@@ -122,7 +135,7 @@ def at_nodes(scratch: Any, q: Any, HI: tl.constexpr) -> Any:
 
 
 @triton.jit
-def conditional(q: Any, psi: Any, y: Any, least: Any, step: Any, slope: Any, there: Any) -> Any:
+def conditional(q: tl.tensor, psi: tl.tensor, y: tl.tensor, least: tl.tensor, step: tl.tensor, slope: tl.tensor, there: tl.tensor) -> Any:
     """(nodes, K): p at the nodes q; ``y`` counted from the origin and ``psi`` in double precision."""
     at = least.to(tl.float64) + (q - 3).to(tl.float64) * step.to(tl.float64)
     logit = psi[None, :] + (slope * at)[:, None] * y[None, :]
@@ -132,7 +145,7 @@ def conditional(q: Any, psi: Any, y: Any, least: Any, step: Any, slope: Any, the
 
 
 @triton.jit
-def laplacian(W: Any, KP: tl.constexpr) -> Any:
+def laplacian(W: tl.tensor, KP: tl.constexpr) -> Any:
     """diag(W 1) - W, and its diagonal before W was taken off."""
     s = tl.sum(W, 1)
     k = tl.arange(0, KP)
@@ -140,7 +153,7 @@ def laplacian(W: Any, KP: tl.constexpr) -> Any:
 
 
 @triton.jit
-def conjugate_gradients(L: Any, s: Any, r: Any, there: Any, accuracy: Any, most: Any) -> Any:
+def conjugate_gradients(L: tl.tensor, s: tl.tensor, r: tl.tensor, there: tl.tensor, accuracy: tl.tensor, most: tl.tensor) -> Any:
     """L^+ r up to a constant, for r that sums to zero, until the residual is ``accuracy`` times what it was."""
     inverse = tl.where(there & (s > 0.0), 1.0 / tl.where(s > 0.0, s, 1.0), 0.0)
     r = r - tl.sum(r) * s / tl.sum(s)
@@ -165,7 +178,7 @@ def conjugate_gradients(L: Any, s: Any, r: Any, there: Any, accuracy: Any, most:
 
 
 @triton.jit
-def staircase(scratch: Any, b: Any, least: Any, step: Any, total: Any, HI: tl.constexpr, KP: tl.constexpr, UP: tl.constexpr, BU: tl.constexpr) -> Any:  # fmt: skip
+def staircase(scratch: tl.tensor, b: tl.tensor, least: tl.tensor, step: tl.tensor, total: tl.tensor, HI: tl.constexpr, KP: tl.constexpr, UP: tl.constexpr, BU: tl.constexpr) -> Any:  # fmt: skip
     """Where the cumulative mass passes that of the first targets, for each of them: (K,) in double precision.
 
     Masses of interpolation may be negative; smoothed over neighbours, and cut at zero, they are good enough here.
@@ -196,7 +209,7 @@ def staircase(scratch: Any, b: Any, least: Any, step: Any, total: Any, HI: tl.co
 
 
 @triton.jit
-def targets(y: Any, y_row: Any, b: Any, b_row: Any, eps: Any, eps_rows: Any, row: Any, origin: Any, K: tl.constexpr, KP: tl.constexpr, EPS_ROWS: tl.constexpr) -> Any:  # fmt: skip
+def targets(y: tl.tensor, y_row: tl.tensor, b: tl.tensor, b_row: tl.tensor, eps: tl.tensor, eps_rows: tl.tensor, row: tl.tensor, origin: tl.tensor, K: tl.constexpr, KP: tl.constexpr, EPS_ROWS: tl.constexpr) -> Any:  # fmt: skip
     """y from the origin in double precision, b, which of the slots are targets, and 2/eps."""
     k = tl.arange(0, KP)
     at = tl.load(y + row.to(tl.int64) * y_row + k, mask=k < K, other=0.0).to(tl.float64) - origin
@@ -209,7 +222,7 @@ def targets(y: Any, y_row: Any, b: Any, b_row: Any, eps: Any, eps_rows: Any, row
 
 
 @triton.jit
-def origin_of(mean: Any, SQUASH: tl.constexpr) -> Any:
+def origin_of(mean: tl.tensor, SQUASH: tl.constexpr) -> Any:
     if SQUASH == 0:
         origin = mean
     else:
@@ -219,26 +232,24 @@ def origin_of(mean: Any, SQUASH: tl.constexpr) -> Any:
 
 @triton.jit
 def solve(
-    stats: Any, masses: Any, y: Any, y_row: Any, b: Any, b_row: Any, phi: Any, phi_row: Any, last: Any, last_row: Any,
-    eps: Any, eps_rows: Any, state: Any, error: Any, scratch: Any, n: Any, G: Any, steps: Any,
+    stats: tl.tensor, masses: tl.tensor, y: tl.tensor, y_row: tl.tensor, b: tl.tensor, b_row: tl.tensor, phi: tl.tensor, phi_row: tl.tensor, last: tl.tensor, last_row: tl.tensor,
+    eps: tl.tensor, eps_rows: tl.tensor, state: tl.tensor, error: tl.tensor, scratch: tl.tensor, n: tl.tensor, G: tl.tensor, steps: tl.tensor,
     K: tl.constexpr, KP: tl.constexpr, HI: tl.constexpr, UP: tl.constexpr, BU: tl.constexpr, GP: tl.constexpr,
     GB: tl.constexpr, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr,
 ) -> None:  # fmt: skip
     """Newton's method for the potentials of one row, from the staircase; then tables of what is read at the values.
 
-    psi_j = gamma_j + log b_j - y_j^2/eps, so that p_ij ~ exp(psi_j + 2 x~_i y_j / eps).
+    psi_j = gamma_j + log b_j - y_j^2/eps, so that p_ij ~ exp(psi_j + 2 x~_i y_j / eps). The nodes stand for a continuum of
+    targets, so the start is the staircase plus log b, and one step of Sinkhorn's; two of Newton's then do.
     """
     row = tl.program_id(0)
     mean, std, constant, weight, least, most, poison = row_facts(stats, row, G, SQUASH, GP)
     lowest, step = interval(least, most, HI)
     mine = scratch + row.to(tl.int64) * (32 * HI + 2 * UP)
     skip = 16 * HI * (2 if WEIGHTED else 1)
-    add_up(masses, row, G, skip, mine, 16 * HI, GB)
+    unit = 1.0 / add_up(masses, row, G, skip, mine, 16 * HI, GB)
     if WEIGHTED:
         add_up(masses + 16 * HI, row, G, skip, mine + 16 * HI, 16 * HI, GB)
-        unit = 1.0
-    else:
-        unit = 1.0 / n
     at, share, there, slope = targets(
         y, y_row, b, b_row, eps, eps_rows, row, origin_of(mean, SQUASH), K, KP, EPS_ROWS
     )
@@ -250,7 +261,13 @@ def solve(
     here = tl.load(y + row.to(tl.int64) * y_row + k, mask=k < K, other=0.0).to(tl.float64)
     following = tl.load(y + row.to(tl.int64) * y_row + k + 1, mask=k + 1 < K, other=0.0).to(tl.float64)
     rise = tl.where(k + 1 < K, -slope * passes * (following - here), 0.0)
-    base = tl.cumsum(rise, 0) - rise
+    base = tl.cumsum(rise, 0) - rise + tl.where(there, tl.log(tl.where(there, share, 1.0)), 0.0).to(tl.float64)
+    s = tl.zeros((KP,), tl.float32)
+    for first in range(0, CELLS * HI + 7, BU):
+        q = first + tl.arange(0, BU)
+        mass = unit * at_nodes(mine, q, HI)
+        s += tl.sum(conditional(q, base, at, lowest, step, slope, there) * mass[:, None], 0)
+    base += tl.where(there, tl.log(share / tl.maximum(s, 1e-30)), 0.0).to(tl.float64)
     direction = tl.zeros((KP,), tl.float32)
     length = tl.full((), 1.0, tl.float32)
     gradient = tl.full((), float("inf"), tl.float32)
@@ -261,13 +278,13 @@ def solve(
         psi = base + (length * direction).to(tl.float64)
         s = tl.zeros((KP,), tl.float32)
         W = tl.zeros((KP, KP), tl.float32)
-        for first in range(0, UP, BU):
+        for first in range(0, CELLS * HI + 7, BU):
             q = first + tl.arange(0, BU)
             mass = unit * at_nodes(mine, q, HI)
             p = conditional(q, psi, at, lowest, step, slope, there)
-            carried = p * mass[:, None]
-            s += tl.sum(carried, 0)
-            W = tl.dot(tl.trans(carried), p, W, input_precision="tf32")
+            s += tl.sum(p * mass[:, None], 0)
+            root = p * tl.sqrt(tl.abs(mass))[:, None]  # the same rounding on both sides keeps W symmetric
+            W = tl.dot(tl.trans(tl.where((mass < 0.0)[:, None], -root, root)), root, W, input_precision="tf32")
         r = tl.where(there, share - s, 0.0)
         off = tl.sum(tl.abs(r))
         if off > 1e-6:
@@ -293,7 +310,7 @@ def solve(
     ranks = table + HEAD + 2 * KP
     present = mine + (16 * HI if WEIGHTED else 0)
     off_rule = tl.full((), 0.0, tl.float32)
-    for first in range(0, UP, BU):
+    for first in range(0, CELLS * HI + 7, BU):
         q = first + tl.arange(0, BU)
         p = conditional(q, psi, at, lowest, step, slope, there)
         value = tl.sum(p * levels[None, :], 1)
@@ -332,7 +349,7 @@ def solve(
 
 
 @triton.jit
-def difference(F: Any, q: Any, last: Any) -> Any:
+def difference(F: tl.tensor, q: tl.tensor, last: tl.tensor) -> Any:
     """Eighth difference of F that begins at node q; zero unless 0 <= q < last."""
     total = tl.zeros(q.shape, tl.float32)
     inside = (q >= 0) & (q < last)
@@ -345,7 +362,7 @@ def difference(F: Any, q: Any, last: Any) -> Any:
 
 
 @triton.jit
-def between(table: Any, cell: Any, u: Any, mask: Any) -> Any:
+def between(table: tl.tensor, cell: tl.tensor, u: tl.tensor, mask: tl.tensor) -> Any:
     """The polynomial through eight nodes of a table, at places u of cells."""
     # The weight of a node is the product of the distances to the seven others: in pairs, which they share.
     a = u * (u - 1.0)
@@ -371,7 +388,7 @@ def between(table: Any, cell: Any, u: Any, mask: Any) -> Any:
 
 @triton.jit
 def read(
-    x: Any, x_row: Any, x_step: Any, state: Any, size: Any, out: Any, n: Any, blocks: Any,
+    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, state: tl.tensor, size: tl.tensor, out: tl.tensor, n: tl.tensor, blocks: tl.tensor,
     KP: tl.constexpr, HI: tl.constexpr, SQUASH: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
     """The table of ranks at every value."""
@@ -381,7 +398,7 @@ def read(
     at = block.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < n
     most = tl.load(table + STEP + 1).to(tl.float64)
-    xi, _, _ = placed(
+    xi, _slope, _z = placed(
         load_row(x, row, at, x_row, x_step, n), kept(table + MEAN), kept(table + STD), most, SQUASH, True
     )
     cell, u = located(xi, tl.load(table + LEAST), tl.load(table + STEP), HI)
@@ -391,8 +408,8 @@ def read(
 
 @triton.jit
 def spread_cotangents(
-    x: Any, x_row: Any, x_step: Any, w: Any, w_row: Any, w_step: Any, state: Any, size: Any, masses: Any, n: Any,
-    tiles: Any, G: Any, SQUASH: tl.constexpr, HI: tl.constexpr, BLOCK: tl.constexpr,
+    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, w: tl.tensor, w_row: tl.tensor, w_step: tl.tensor, state: tl.tensor, size: tl.tensor, masses: tl.tensor, n: tl.tensor,
+    tiles: tl.tensor, G: tl.tensor, SQUASH: tl.constexpr, HI: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
     pid = tl.program_id(0)
     row, g = pid // G, pid % G
@@ -402,18 +419,18 @@ def spread_cotangents(
     total = tl.zeros((16, HI), tl.float32)
     for tile in range(tiles):
         at = (g.to(tl.int64) * tiles + tile) * BLOCK + tl.arange(0, BLOCK)
-        xi, _, _ = placed(load_row(x, row, at, x_row, x_step, n), mean, std, most, SQUASH, True)
+        xi, _slope, _z = placed(load_row(x, row, at, x_row, x_step, n), mean, std, most, SQUASH, True)
         weight = load_weight(w, row, at, w_row, w_step, n, True)
         cell, u = located(xi, lowest, step, HI)
-        total = spread_block(cell, u, weight, total, HI)
+        total += spread_block(cell, u, weight, HI)
     where = tl.arange(0, 16)[:, None] * HI + tl.arange(0, HI)[None, :]
     tl.store(masses + pid.to(tl.int64) * (16 * HI) + where, total)
 
 
 @triton.jit
 def solve_backward(
-    masses: Any, y: Any, y_row: Any, b: Any, b_row: Any, phi: Any, phi_row: Any, eps: Any, eps_rows: Any, state: Any,
-    scratch: Any, G: Any, K: tl.constexpr, KP: tl.constexpr, HI: tl.constexpr, UP: tl.constexpr, BU: tl.constexpr,
+    masses: tl.tensor, y: tl.tensor, y_row: tl.tensor, b: tl.tensor, b_row: tl.tensor, phi: tl.tensor, phi_row: tl.tensor, eps: tl.tensor, eps_rows: tl.tensor, state: tl.tensor,
+    scratch: tl.tensor, G: tl.tensor, K: tl.constexpr, KP: tl.constexpr, HI: tl.constexpr, UP: tl.constexpr, BU: tl.constexpr,
     GB: tl.constexpr, SQUASH: tl.constexpr, EPS_ROWS: tl.constexpr,
 ) -> None:  # fmt: skip
     """lambda of one row, and the table of Cov(lambda, y) at the nodes, behind the masses in ``scratch``."""
@@ -431,17 +448,18 @@ def solve_backward(
     ranks = table + HEAD + 2 * KP
     t = tl.zeros((KP,), tl.float32)
     W = tl.zeros((KP, KP), tl.float32)
-    for first in range(0, UP, BU):
+    for first in range(0, CELLS * HI + 7, BU):
         q = first + tl.arange(0, BU)
         p = conditional(q, psi, at, lowest, step, slope, there)
         mass = tl.load(ranks + 2 * UP + q)
-        W = tl.dot(tl.trans(p * mass[:, None]), p, W, input_precision="tf32x3")
+        root = p * tl.sqrt(tl.abs(mass))[:, None]
+        W = tl.dot(tl.trans(tl.where((mass < 0.0)[:, None], -root, root)), root, W, input_precision="tf32x3")
         moved = at_nodes(mine, q, HI)[:, None] * p * (levels[None, :] - tl.load(ranks + q)[:, None])
         t += tl.sum(moved, 0)
     L, diagonal = laplacian(W, KP)
-    multiplier = conjugate_gradients(L, diagonal, tl.where(there, t, 0.0), there, 1e-6, 2 * KP)
+    multiplier = conjugate_gradients(L, diagonal, tl.where(there, t, 0.0), there, 1e-5, 2 * KP)
     targets_at = at.to(tl.float32)
-    for first in range(0, UP, BU):
+    for first in range(0, CELLS * HI + 7, BU):
         q = first + tl.arange(0, BU)
         p = conditional(q, psi, at, lowest, step, slope, there)
         middle = tl.sum(p * multiplier[None, :], 1)
@@ -452,7 +470,7 @@ def solve_backward(
 
 @triton.jit
 def pulled_back(
-    v: Any, weight: Any, w: Any, inside: Any, table: Any, covariances: Any, slope: Any,
+    v: tl.tensor, weight: tl.tensor, w: tl.tensor, inside: tl.tensor, table: tl.tensor, covariances: tl.tensor, slope: tl.tensor,
     KP: tl.constexpr, HI: tl.constexpr, UP: tl.constexpr, SQUASH: tl.constexpr,
 ) -> Any:  # fmt: skip
     """The cotangent of z, and z, of some values; infinite ones have none."""
@@ -467,8 +485,8 @@ def pulled_back(
 
 @triton.jit
 def sum_back(
-    x: Any, x_row: Any, x_step: Any, a: Any, a_row: Any, a_step: Any, w: Any, w_row: Any, w_step: Any, state: Any,
-    scratch: Any, sums: Any, eps: Any, eps_rows: Any, n: Any, tiles: Any, G: Any, KP: tl.constexpr, HI: tl.constexpr,
+    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, w: tl.tensor, w_row: tl.tensor, w_step: tl.tensor, state: tl.tensor,
+    scratch: tl.tensor, sums: tl.tensor, eps: tl.tensor, eps_rows: tl.tensor, n: tl.tensor, tiles: tl.tensor, G: tl.tensor, KP: tl.constexpr, HI: tl.constexpr,
     UP: tl.constexpr, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
     """One chunk's sums of the cotangent of z, alone and times z: what the mean and the deviation receive."""
@@ -495,8 +513,8 @@ def sum_back(
 
 @triton.jit
 def read_back(
-    x: Any, x_row: Any, x_step: Any, a: Any, a_row: Any, a_step: Any, w: Any, w_row: Any, w_step: Any, state: Any,
-    scratch: Any, sums: Any, eps: Any, eps_rows: Any, out: Any, n: Any, blocks: Any, G: Any, KP: tl.constexpr,
+    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, w: tl.tensor, w_row: tl.tensor, w_step: tl.tensor, state: tl.tensor,
+    scratch: tl.tensor, sums: tl.tensor, eps: tl.tensor, eps_rows: tl.tensor, out: tl.tensor, n: tl.tensor, blocks: tl.tensor, G: tl.tensor, KP: tl.constexpr,
     HI: tl.constexpr, UP: tl.constexpr, GP: tl.constexpr, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr,
     EPS_ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
@@ -520,7 +538,7 @@ def read_back(
 
 
 @triton.jit
-def sums_of(sums: Any, row: Any, G: Any, constant: Any, GP: tl.constexpr) -> Any:
+def sums_of(sums: tl.tensor, row: tl.tensor, G: tl.tensor, constant: tl.tensor, GP: tl.constexpr) -> Any:
     """The two sums of a row; a constant row has no deviation to receive the second."""
     g = tl.arange(0, GP)
     of_chunk = sums + (row.to(tl.int64) * G + g) * 2
@@ -530,8 +548,8 @@ def sums_of(sums: Any, row: Any, G: Any, constant: Any, GP: tl.constexpr) -> Any
 
 
 @triton.jit
-def standard_back(pull: Any, z: Any, weight: Any, v: Any, total: Any, tilted: Any, weight_sum: Any, std: Any) -> Any:
+def standard_back(pull: tl.tensor, z: tl.tensor, weight: tl.tensor, v: tl.tensor, total: tl.tensor, tilted: tl.tensor, weight_sum: tl.tensor, std: tl.tensor) -> Any:  # fmt: skip
+    """The cotangent of x from that of z, its sum and its sum with z, over the row."""
     counted = is_finite(v) & (weight > 0.0)
-    share = tl.where(counted, weight.to(tl.float64) / weight_sum, 0.0)
-    mean_part = share * tl.where(counted, total + z.to(tl.float64) * tilted, 0.0)
-    return ((pull.to(tl.float64) - mean_part) / std).to(tl.float32)
+    mean_part = weight * ((total / weight_sum).to(tl.float32) + z * (tilted / weight_sum).to(tl.float32))
+    return (pull - tl.where(counted, mean_part, 0.0)) * (1.0 / std).to(tl.float32)

@@ -21,14 +21,14 @@ CODES = {None: NONE, "sigmoid": SIGMOID, "arctan": ARCTAN}
 
 
 @triton.jit
-def load_row(x: Any, row: Any, at: Any, stride_row: Any, stride: Any, n: Any) -> Any:
+def load_row(x: tl.tensor, row: tl.tensor, at: tl.tensor, stride_row: tl.tensor, stride: tl.tensor, n: tl.tensor) -> Any:
     """Values ``at`` of a row, in double precision; 0 beyond its end."""
     where = row.to(tl.int64) * stride_row + at * stride
     return tl.load(x + where, mask=at < n, other=0.0).to(tl.float64)
 
 
 @triton.jit
-def load_weight(a: Any, row: Any, at: Any, stride_row: Any, stride: Any, n: Any, WEIGHTED: tl.constexpr) -> Any:
+def load_weight(a: tl.tensor, row: tl.tensor, at: tl.tensor, stride_row: tl.tensor, stride: tl.tensor, n: tl.tensor, WEIGHTED: tl.constexpr) -> Any:
     """Weights in single precision; equal ones are 1, and whoever sums them divides by n."""
     if WEIGHTED:
         weight = tl.load(a + row.to(tl.int64) * stride_row + at * stride, mask=at < n, other=0.0).to(tl.float32)
@@ -38,12 +38,12 @@ def load_weight(a: Any, row: Any, at: Any, stride_row: Any, stride: Any, n: Any,
 
 
 @triton.jit
-def is_finite(x: Any) -> Any:
+def is_finite(x: tl.tensor) -> Any:
     return tl.abs(x) < float("inf")
 
 
 @triton.jit
-def squashed(z: Any, SQUASH: tl.constexpr, SINGLE: tl.constexpr) -> Any:
+def squashed(z: tl.tensor, SQUASH: tl.constexpr, SINGLE: tl.constexpr) -> Any:
     """Squash of z less 1/2, and its slope. In single precision a series keeps the relative precision of small z."""
     size = tl.abs(z)
     if SQUASH == 1:
@@ -79,15 +79,15 @@ def squashed(z: Any, SQUASH: tl.constexpr, SINGLE: tl.constexpr) -> Any:
 
 
 @triton.jit
-def standard(x: Any, mean: Any, std: Any) -> Any:
+def standard(x: tl.tensor, mean: tl.tensor, per_std: tl.tensor) -> Any:
     """z in double precision, cut where every squash is flat; NaN stays NaN."""
-    z = (x - mean) / std
+    z = (x - mean) * per_std
     z = tl.where(z > 1e9, 1e9, z)
     return tl.where(z < -1e9, -1e9, z)
 
 
 @triton.jit
-def placed(x: Any, mean: Any, std: Any, top: Any, SQUASH: tl.constexpr, SINGLE: tl.constexpr) -> Any:
+def placed(x: tl.tensor, mean: tl.tensor, std: tl.tensor, top: tl.tensor, SQUASH: tl.constexpr, SINGLE: tl.constexpr) -> Any:
     """(xi, slope, z) of values x. Without a squash ``mean`` is the smallest value and ``top`` the range."""
     if SQUASH == 0:
         z = x - mean
@@ -98,7 +98,7 @@ def placed(x: Any, mean: Any, std: Any, top: Any, SQUASH: tl.constexpr, SINGLE: 
         xi = z
         slope = z * 0.0 + 1.0
     else:
-        z = standard(x, mean, std)
+        z = standard(x, mean, 1.0 / std)
         if SINGLE:
             z = z.to(tl.float32)
         xi, slope = squashed(z, SQUASH, SINGLE)
@@ -107,8 +107,8 @@ def placed(x: Any, mean: Any, std: Any, top: Any, SQUASH: tl.constexpr, SINGLE: 
 
 @triton.jit
 def chunk_moments(
-    x: Any, x_row: Any, x_step: Any, a: Any, a_row: Any, a_step: Any, y: Any, y_row: Any, K: Any, n: Any, row: Any, g: Any,
-    tiles: Any, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr,
+    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, y: tl.tensor, y_row: tl.tensor, K: tl.tensor, n: tl.tensor, row: tl.tensor, g: tl.tensor,
+    tiles: tl.tensor, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr,
 ) -> Any:  # fmt: skip
     """A chunk's weight, mean, squares, range of what counts, range of all, and whether it holds NaN: 8 doubles.
 
@@ -152,8 +152,8 @@ def chunk_moments(
 
 @triton.jit
 def moments(
-    x: Any, x_row: Any, x_step: Any, a: Any, a_row: Any, a_step: Any, y: Any, y_row: Any, K: Any, stats: Any, n: Any,
-    tiles: Any, G: Any, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr,
+    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, y: tl.tensor, y_row: tl.tensor, K: tl.tensor, stats: tl.tensor, n: tl.tensor,
+    tiles: tl.tensor, G: tl.tensor, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
     """``chunk_moments`` of all chunks."""
     pid = tl.program_id(0)
@@ -172,7 +172,7 @@ def moments(
 
 
 @triton.jit
-def row_facts(stats: Any, row: Any, G: Any, SQUASH: tl.constexpr, GP: tl.constexpr) -> Any:
+def row_facts(stats: tl.tensor, row: tl.tensor, G: tl.tensor, SQUASH: tl.constexpr, GP: tl.constexpr) -> Any:
     """``facts`` from the partial moments of a row."""
     g = tl.arange(0, GP)
     there = g < G
@@ -192,7 +192,7 @@ def row_facts(stats: Any, row: Any, G: Any, SQUASH: tl.constexpr, GP: tl.constex
 
 
 @triton.jit
-def facts(total: Any, mean: Any, squares: Any, bottom: Any, top: Any, least: Any, most: Any, nan: Any, SQUASH: tl.constexpr) -> Any:  # fmt: skip
+def facts(total: tl.tensor, mean: tl.tensor, squares: tl.tensor, bottom: tl.tensor, top: tl.tensor, least: tl.tensor, most: tl.tensor, nan: tl.tensor, SQUASH: tl.constexpr) -> Any:  # fmt: skip
     """What the moments of a row say: (mean, std, constant, weight, least, most, NaN or 0), all double.
 
     Without a squash ``mean`` is the smallest value, ``std`` one. ``least`` and ``most`` are those of xi.
@@ -213,7 +213,7 @@ def facts(total: Any, mean: Any, squares: Any, bottom: Any, top: Any, least: Any
         std = tl.where(spread, tl.sqrt(tl.where(spread, variance, 1.0)), size)
         constant = tl.where(spread, 0.0, 1.0).to(tl.float64)
         ends = tl.where(tl.arange(0, 2) == 0, least, most)
-        xi, _ = squashed(standard(ends, mean, std), SQUASH, False)
+        xi, _slope = squashed(standard(ends, mean, 1.0 / std), SQUASH, False)
         least = tl.min(xi)
         most = tl.max(xi)
         mean += poison
@@ -221,7 +221,7 @@ def facts(total: Any, mean: Any, squares: Any, bottom: Any, top: Any, least: Any
 
 
 @triton.jit
-def keep(out: Any, value: Any) -> None:
+def keep(out: tl.tensor, value: tl.tensor) -> None:
     """A double as two singles."""
     high = value.to(tl.float32)
     low = tl.where(is_finite(high), (value - high.to(tl.float64)).to(tl.float32), 0.0)
@@ -230,5 +230,5 @@ def keep(out: Any, value: Any) -> None:
 
 
 @triton.jit
-def kept(at: Any) -> Any:
+def kept(at: tl.tensor) -> Any:
     return tl.load(at).to(tl.float64) + tl.load(at + 1).to(tl.float64)
