@@ -7,12 +7,14 @@ every value (``numba_long_few``).
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..rules import gauss_rule
 from . import numba_long_few as few
 from . import numba_long_grid as grid
 from .asks import Answer, Ask
@@ -23,6 +25,7 @@ from .numba_long_values import (
     CELLS,
     GRID_ERROR,
     HEAD,
+    NODES,
     OTHER_ERROR,
     POISONED,
     REPORT,
@@ -40,7 +43,8 @@ _SCRATCH = 1 << 22  #: bytes of moments at a time: rows are worked on in groups
 _ACCEPTED = 4e-6  #: error of a grid that need not be made finer
 _FEW, _MOST_TARGETS = 16, 128  #: targets one by one, whatever n is, and at all
 _PRODUCTS = 400_000_000  #: n K^2 up to which passes over all values are faster than the reference's grid
-_MOST_NODES = 1024  #: of a rule
+_MOST_NODES = 512  #: of a rule
+_HOPELESS = 0.3  #: error of a rule that says nothing about how many nodes are missing
 _KINDS = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16, torch.float16: FLOAT16}
 _SQUASHES = {"sigmoid": SIGMOID, "arctan": ARCTAN, None: IDENTITY}
 _NONE = Array(np.empty(0, np.float32), np.empty(0, np.uint16), FLOAT32, 0)
@@ -123,13 +127,26 @@ def _surveyed(posed: _Posed) -> np.ndarray:
 
 
 def pull(ask: Ask, phi: Tensor) -> Answer:
-    return _pull_few(ask, phi) if ask.m is None else _pull_on_grid(ask, phi)
+    if ask.m is None:
+        return _pull_few(ask, phi)
+    out, state, error = _pull_on_grid(ask, phi)
+    for rows, K in _rows_by_nodes(_nodes_wanted(state.numpy(), ask)):
+        better = _pull_on_grid(*_by_rule(ask, phi, rows, K))
+        right = better.error <= _ACCEPTED
+        done = rows[right]
+        out[done], error[done], state[done, NODES] = better.out[right], better.error[right], float(K)
+    return Answer(out, state, error)
 
 
 def pull_backward(ask: Ask, phi: Tensor, state: Tensor, w: Tensor) -> Tensor:
     if ask.m is None:
         return _few_backward(ask, _wide(phi), state.numpy(), _array(w), pushing=False)
-    return _pull_on_grid_backward(ask, phi, state.numpy(), w)
+    grad = _pull_on_grid_backward(ask, phi, state.numpy(), w)
+    for rows, K in _rows_by_nodes(state.numpy()[:, NODES]):
+        # There is no room for more potentials in the state, and no need: solving again takes as long as reading.
+        finer = _by_rule(ask, phi, rows, K)
+        grad[rows] = _pull_on_grid_backward(*finer, _pull_on_grid(*finer).state.numpy(), w[rows])
+    return grad
 
 
 def push(ask: Ask) -> Answer:
@@ -203,15 +220,63 @@ def _few_backward(ask: Ask, phi: np.ndarray, state: np.ndarray, w: Array, pushin
     return out
 
 
+# ---- finer rules
+
+
+def _nodes_wanted(state: np.ndarray, ask: Ask) -> np.ndarray:
+    """(R,): nodes of a rule that should be fine enough where the given one is not; 0 where it is, or none would be.
+
+    The error falls geometrically with the number of nodes, see ``rules``.
+    """
+    K, error = ask.y.shape[-1], state[:, OTHER_ERROR]
+    late = (error > _ACCEPTED) & (error < _HOPELESS)
+    if not late.any():
+        return np.zeros(len(state))
+    factor = math.log(0.1 * _ACCEPTED) / np.log(np.clip(error, _ACCEPTED, _HOPELESS))
+    wanted = 32.0 * np.ceil(K * factor / 32.0)
+    return np.where(late & (wanted <= _MOST_NODES) & (2 * wanted < (ask.m or 0)), wanted, 0.0)
+
+
+def _rows_by_nodes(nodes: np.ndarray) -> list[tuple[Tensor, int]]:
+    """Rows that want the same number of nodes, and that number; not those that want none."""
+    if not nodes.any():
+        return []
+    return [(torch.from_numpy(np.flatnonzero(nodes == K)), int(K)) for K in np.unique(nodes) if K > 0]
+
+
+def _by_rule(ask: Ask, phi: Tensor, rows: Tensor, K: int) -> tuple[Ask, Tensor]:
+    """The same for some rows, by a rule of K nodes; phi is affine in y."""
+
+    def of(t: Tensor) -> Tensor:
+        return t[rows] if len(t) > 1 else t
+
+    m = ask.m or 0
+    at, weights, last = gauss_rule(m, K)
+    y = torch.from_numpy(at / (m - 1)).unsqueeze(0)
+    old_y, old_phi = of(ask.y.double()), of(phi.double())
+    slope = (old_phi[:, -1:] - old_phi[:, :1]) / (old_y[:, -1:] - old_y[:, :1])
+    finer = replace(
+        ask,
+        x=of(ask.x),
+        a=None if ask.a is None else of(ask.a),
+        y=y,
+        b=torch.from_numpy(weights).unsqueeze(0),
+        eps=of(ask.eps) if isinstance(ask.eps, Tensor) else ask.eps,
+        last=torch.from_numpy(last).unsqueeze(0),
+    )
+    return finer, old_phi[:, :1] + slope * (y - old_y[:, :1])
+
+
 # ---- ranks on a grid
 
 
 def _groups(index: np.ndarray, cells: np.ndarray, bytes_per_cell: int) -> list[tuple[np.ndarray, int]]:
     """Rows in groups whose moments fit in the scratch memory, and the most cells that one of a group has."""
-    groups = []
-    if len(index) and len(index) * (most := float(cells[index].max())) * bytes_per_cell <= _SCRATCH:
-        return [(index, int(most))]
+    groups: list[tuple[np.ndarray, int]] = []
     while len(index):
+        largest = int(cells[index].max())
+        if len(index) * largest * bytes_per_cell <= _SCRATCH:
+            return [*groups, (index, largest)]
         most = np.maximum.accumulate(cells[index])
         fits = max(1, int((most * np.arange(1, len(index) + 1) * bytes_per_cell <= _SCRATCH).sum()))
         groups.append((index[:fits], int(most[fits - 1])))

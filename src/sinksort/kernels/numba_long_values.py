@@ -37,7 +37,8 @@ POISONED = 7  # holds NaN
 INFINITE = 8  # what infinite values add to averages that they are part of
 WIDTH, CELLS = 9, 10  # of a grid's cells, and how many
 GRID_ERROR, OTHER_ERROR = 11, 12  # estimated, of the grid, and of rule and solver
-HEAD = 13
+NODES = 13  # of the finer rule that answered, or 0
+HEAD = 14
 
 # Columns of what the pieces of a row report.
 _WEIGHT, _MEAN, _SQUARES, _ALL = 0, 1, 2, 3  # of counted values: finite and of some weight; _ALL is every weight
