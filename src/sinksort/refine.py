@@ -94,8 +94,9 @@ class Refinement:
                 y, b = self.given[0][row], self.given[1][row]
             else:
                 if rule is None:
-                    masses = (a if hats is None else hats)[0].detach()
-                    widths = smooth_widths(x[0].detach(), masses, eps.item())
+                    # On the CPU, where sums have one order: all who refine together must make the same panels.
+                    masses = (a if hats is None else hats)[0].detach().cpu()
+                    widths = smooth_widths(x[0].detach().cpu(), masses, eps.item())
                     rule = Rule.fitted(self.m, widths, _PANEL_DOUBLE if self.accepted < 1e-7 else _PANEL_SINGLE)
                 y, b = (t.unsqueeze(0) for t in rule.slots(eps))
             inverse = None if order is None else order.argsort(dim=-1)

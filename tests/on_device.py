@@ -1,0 +1,147 @@
+"""Everything that can be checked only where there is an accelerator, in one command that needs no pytest:
+
+    python -m tests.on_device
+
+Every operator on the device against the CPU, values and gradients, for few and very many values in both precisions; and
+values spread over processes: gloo with two processes on one device, NCCL with one process for each device (it does not
+let two share one). One line a case; the exit status is 1 if any failed. ``--device cpu`` tries the checks themselves.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+import sinksort
+import sinksort.distributed as spread
+from tests.processes import Team, raised
+
+SIZES = (5, 300, 5000, 1_000_000)
+Case = tuple[str, Callable[[], None]]
+
+#: Each maps values (rows, n) to an answer.
+OPERATORS: dict[str, Callable[[Tensor], Tensor]] = {
+    "soft_rank": sinksort.soft_rank,
+    "soft_sort": sinksort.soft_sort,
+    "soft_quantile": lambda x: sinksort.soft_quantile(x, [0.1, 0.5]),
+    "soft_topk values": lambda x: sinksort.soft_topk(x, 3).values,
+    "soft_topk mask": lambda x: sinksort.soft_topk(x, 3).mask,
+    "soft_topk_mask": lambda x: sinksort.soft_topk_mask(x, 0.3 * x.shape[-1]),
+    "sort_with": lambda x: sinksort.sort_with(torch.stack([x.sin(), x], dim=-1), x),
+    "quantile_normalize": lambda x: sinksort.quantile_normalize(x, torch.linspace(0, 1, 50).to(x)),
+}
+
+
+def against_the_cpu(operator: Callable[[Tensor], Tensor], n: int, dtype: torch.dtype, device: str) -> None:
+    """Answers to 2e-9 (2e-5) of their range, gradients to 1e-6 (1e-3) of the largest: each may be off by half of it."""
+    x = torch.randn(2, n, generator=torch.Generator().manual_seed(n), dtype=torch.float64).to(dtype)
+    found = []
+    for where in ("cpu", device):
+        leaf = x.to(where).requires_grad_()
+        answer = operator(leaf)
+        assert answer.device.type == where
+        assert answer.dtype == dtype
+        direction = torch.linspace(-1, 1, answer.numel(), dtype=torch.float64).sin().reshape(answer.shape)
+        (gradient,) = torch.autograd.grad((answer * direction.to(answer)).sum(), leaf)
+        found.append((answer.detach().cpu().double(), gradient.cpu().double()))
+    tolerances = (2e-9, 1e-6) if dtype == torch.float64 else (2e-5, 1e-3)
+    for here, there, tolerance in zip(*found, tolerances, strict=True):
+        scale = here.abs().max().item()
+        torch.testing.assert_close(there, here, rtol=0, atol=tolerance * scale)
+
+
+def all_of_them(rank: int, size: int, x: Tensor, device: str) -> tuple[Tensor, ...]:
+    shard = x.tensor_split(size, dim=-1)[rank].to(device).requires_grad_()
+    weights = torch.ones_like(shard.detach())
+    ranks, median = spread.soft_rank(shard, eps=0.05), spread.soft_median(shard, eps=0.05)
+    mask = spread.soft_topk_mask(shard, 200, weights=weights, eps=0.05)
+    (grad,) = torch.autograd.grad(ranks.square().sum() / x.shape[-1] + mask.square().sum(), shard, retain_graph=True)
+    (of_median,) = torch.autograd.grad(median.sum() / size, shard)
+    assert {t.device.type for t in (ranks, median, mask, grad, of_median)} == {device}
+    return tuple(t.detach().cpu() for t in (ranks, mask, grad, of_median, median))
+
+
+def one_disagrees(rank: int, size: int, device: str) -> str:
+    try:
+        spread.soft_rank(torch.randn(2000, device=device), eps=0.01 * (1 + rank))
+    except ValueError as error:
+        return str(error)
+    return "no error"
+
+
+def in_processes(backend: str, device: str, size: int) -> None:
+    """Answers and gradients are those of one process on the CPU, and a rank that disagrees is heard of."""
+    x = torch.randn(2, 1200, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    team = Team(size, backend=backend)
+    try:
+        answers = team.run(all_of_them, x, device)
+        disagreements = team.run(one_disagrees, device)
+    finally:
+        team.close()
+    raised([*answers, *disagreements])
+    assert None not in answers, "a process died; see its message above"
+    ranks, masks, grads, of_medians, medians = zip(*answers, strict=True)
+    leaf = x.clone().requires_grad_()
+    exact = sinksort.Newton(compress=False, tolerance=1e-13)
+    truth, median = (f(leaf, eps=0.05, solver=exact) for f in (sinksort.soft_rank, sinksort.soft_median))
+    mask = sinksort.soft_topk_mask(leaf, 200, eps=0.05, solver=exact)
+    (grad,) = torch.autograd.grad(truth.square().sum() / 1200 + mask.square().sum(), leaf, retain_graph=True)
+    (of_median,) = torch.autograd.grad(median.sum(), leaf)
+    for mine, true, tolerance in (
+        (ranks, truth, 1e-9 * 1200),
+        (masks, mask, 2e-9),
+        (grads, grad, 1e-7 * grad.abs().max().item()),
+        (of_medians, of_median, 1e-8 * of_median.abs().max().item()),
+    ):
+        torch.testing.assert_close(torch.cat(mine, dim=-1), true.detach(), rtol=0, atol=tolerance)
+    for other in medians:
+        torch.testing.assert_close(other, median.detach(), rtol=0, atol=2e-9)
+    if size > 1:
+        assert all("must be called with the same eps on every rank" in said for said in disagreements), disagreements
+
+
+def setups(device: str) -> list[tuple[str, str, int]]:
+    """(backend, device, processes)."""
+    return [("gloo", device, 2), *([("nccl", device, torch.cuda.device_count())] if device == "cuda" else [])]
+
+
+def cases(device: str) -> Iterator[Case]:
+    for name, operator in OPERATORS.items():
+        for n in SIZES:
+            for dtype in (torch.float32, torch.float64):
+                yield f"{name}, n = {n:,}, {dtype}", lambda o=operator, n=n, d=dtype: against_the_cpu(o, n, d, device)
+    for setup in setups(device):
+        yield "distributed: {} on {}, {} processes".format(*setup), lambda s=setup: in_processes(*s)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--only", default="", help="cases whose name contains this")
+    options = parser.parse_args()
+    failed = count = 0
+    for name, check in cases(options.device):
+        if options.only not in name:
+            continue
+        count, started = count + 1, time.perf_counter()
+        try:
+            check()
+            verdict = "pass"
+        except Exception:
+            failed += 1
+            verdict = "FAIL\n" + traceback.format_exc()
+        print(f"{name} ({time.perf_counter() - started:.1f} s): {verdict}", flush=True)
+    print(f"{count - failed} of {count} passed on {options.device}, torch {torch.__version__}")
+    return 1 if failed or not count else 0
+
+
+if __name__ == "__main__":
+    from tests import on_device  # noqa: PLW0406  # other processes find its functions by the name of the module
+
+    sys.exit(on_device.main())
