@@ -40,6 +40,7 @@ from .streamed import Streamed
 
 _MOST_PASSES = 60
 _RIDGE = 1e-13  #: at the level of rounding: keeps the Hessian of a plan that is a permutation factorisable
+_ROUGH_TOLERANCE = 1e-12  #: of the start, which costs no pass: a target of weight 1/n shall be felt
 _MOST_POINTS = 16  #: that stand for the values in one cell
 
 Tensors = Sequence[Tensor]
@@ -156,7 +157,7 @@ def thresholds(places: Places, unit: Tensor, total: Total, eps: Tensor, b: Tenso
 
             return sums
 
-        gamma, *_ = _newton(passing(rough, lambda t: t), torch.zeros_like(b), b, log_b, 1000 * tolerance)
+        gamma, *_ = _newton(passing(rough, lambda t: t), torch.zeros_like(b), b, log_b, _ROUGH_TOLERANCE)
         gamma, W, error = _newton(passing(here, total), gamma, b, log_b, tolerance)
         warn_unconverged(error, tolerance, _MOST_PASSES, "Raise eps.")
     gamma = _attached(here, total, tau, kappa, b, gamma, W)
