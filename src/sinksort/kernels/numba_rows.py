@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import torch
 from numba import njit, prange
-from numpy.typing import NDArray
 from torch import Tensor
 
 from .asks import Answer, Ask
 from .numba_maths import F32, F64, I32, SQUASH_CODES, threads
+from .numba_rows_lanes import SHORT
+from .numba_rows_short import pull_short, push_short, short_backward, short_state
 from .numba_rows_wide import pull_rows, push_rows, rows_backward
 from .numba_rows_work import state_parts
 
@@ -24,6 +25,8 @@ FINAL = False  #: a row that could not be answered says so in its error
 _MOST_VALUES, _MOST_TARGETS = 1 << 15, 1 << 10  #: beyond which scratch no longer fits any cache
 _ALONE = 20_000  #: n K of all rows up to which one thread is enough
 _NOTHING: F32 = np.zeros(0, np.float32)
+_Steps = tuple[int, int, int, int, int]
+_Given = tuple[F32, F32, F32, F32, F32, int, int, int, _Steps]
 
 
 def unable(ask: Ask) -> str | None:
@@ -38,33 +41,38 @@ def unable(ask: Ask) -> str | None:
 
 
 def state_layout(ask: Ask) -> tuple[int, torch.dtype]:
-    return state_parts(ask.x.shape[-1], ask.y.shape[-1])[2], torch.float32
+    n, K = ask.x.shape[-1], ask.y.shape[-1]
+    return short_state(K)[1] if _in_lanes(ask) else state_parts(n, K)[2], torch.float32
 
 
 def pull(ask: Ask, phi: Tensor) -> Answer:
-    R, n = ask.x.shape
-    x, a, y, b, eps, steps = _inputs(ask)
-    K = ask.y.shape[-1]
-    levels, last = _flat(phi), _NOTHING if ask.last is None else _flat(ask.last)
-    steps = (steps[0], _step(phi), 0 if ask.last is None else _step(ask.last), steps[3], steps[4])
-    out, state, error = torch.empty(R, n), torch.empty(R, state_layout(ask)[0]), torch.empty(R)
-    given = (x, a, y, b, levels, last, eps, n, K, SQUASH_CODES[ask.squash], steps, _flat(out), *_views(state), _flat(error))
-    _shared(pull_rows, _pull_in_parallel, given, R, n * K)
+    given, out, state, error = _asked(ask, ask.x.shape[-1])
+    x, a, y, b, eps, n, K, squash, (step, _, _, of_eps, of_a) = given
+    into, (state64, state32, state_int), errors = _flat(out), _views(state), _flat(error)
+    last = _NOTHING if ask.last is None else _flat(ask.last)
+    steps = (step, _step(phi), 0 if ask.last is None else _step(ask.last), of_eps, of_a)
+    if _in_lanes(ask):
+        short = (x, a, y, b, _flat(phi), eps, n, K, squash, steps, into, state64, state32, errors)
+        _shared(pull_short, _pull_short_in_parallel, short, len(out), n * K, 16)
+    else:
+        wide = (x, a, y, b, _flat(phi), last, eps, n, K, squash, steps, into, state64, state32, state_int, errors)
+        _shared(pull_rows, _pull_in_parallel, wide, len(out), n * K, 1)
     return Answer(out if ask.x.dtype == torch.float32 else out.to(ask.x.dtype), state, error)
+
+
+def push(ask: Ask) -> Answer:
+    given, out, state, error = _asked(ask, ask.y.shape[-1])
+    into, (state64, state32, state_int), errors = _flat(out), _views(state), _flat(error)
+    work = ask.x.shape[-1] * ask.y.shape[-1]
+    if _in_lanes(ask):
+        _shared(push_short, _push_short_in_parallel, (*given, into, state64, state32, errors), len(out), work, 16)
+    else:
+        _shared(push_rows, _push_in_parallel, (*given, into, state64, state32, state_int, errors), len(out), work, 1)
+    return Answer(out, state, error)
 
 
 def pull_backward(ask: Ask, phi: Tensor, state: Tensor, w: Tensor) -> Tensor:
     return _backward(ask, phi, state, w)
-
-
-def push(ask: Ask) -> Answer:
-    R, n = ask.x.shape
-    x, a, y, b, eps, steps = _inputs(ask)
-    K = ask.y.shape[-1]
-    out, state, error = torch.empty(R, K), torch.empty(R, state_layout(ask)[0]), torch.empty(R)
-    given = (x, a, y, b, eps, n, K, SQUASH_CODES[ask.squash], steps, _flat(out), *_views(state), _flat(error))
-    _shared(push_rows, _push_in_parallel, given, R, n * K)
-    return Answer(out, state, error)
 
 
 def push_backward(ask: Ask, state: Tensor, c: Tensor) -> Tensor:
@@ -72,15 +80,22 @@ def push_backward(ask: Ask, state: Tensor, c: Tensor) -> Tensor:
 
 
 def _backward(ask: Ask, phi: Tensor, state: Tensor, w: Tensor | None) -> Tensor:
-    R, n = ask.x.shape
-    x, a, y, b, eps, steps = _inputs(ask)
-    K = ask.y.shape[-1]
-    steps = (steps[0], _step(phi), 0, steps[3], steps[4])
-    grad = torch.empty(R, n)
-    given = (x, a, y, b, _flat(phi), eps, n, K, SQUASH_CODES[ask.squash], w is None, steps,
-             _NOTHING if w is None else _flat(w), _flat(grad), *_views(state))  # fmt: skip
-    _shared(rows_backward, _backward_in_parallel, given, R, n * K)
+    x, a, y, b, eps, n, K, squash, (step, _, _, of_eps, of_a) = _inputs(ask)
+    grad = torch.empty(ask.x.shape)
+    weights = _NOTHING if w is None else _flat(w)
+    steps = (step, _step(phi), 0, of_eps, of_a)
+    state64, state32, state_int = _views(state)
+    given = (x, a, y, b, _flat(phi), eps, n, K, squash, w is None, steps, weights, _flat(grad), state64, state32)
+    if _in_lanes(ask):
+        _shared(short_backward, _short_backward_in_parallel, given, len(grad), n * K, 16)
+    else:
+        _shared(rows_backward, _backward_in_parallel, (*given, state_int), len(grad), n * K, 1)
     return grad if ask.x.dtype == torch.float32 else grad.to(ask.x.dtype)
+
+
+def _in_lanes(ask: Ask) -> bool:
+    """Whether rows are so short that sixteen are worked on at a time. Does not depend on how many there are."""
+    return ask.last is None and ask.x.shape[-1] <= SHORT and ask.y.shape[-1] <= SHORT
 
 
 # ---- tensors as flat arrays
@@ -101,53 +116,94 @@ def _views(state: Tensor) -> tuple[F64, F32, I32]:
     return flat.view(np.float64), flat, flat.view(np.int32)
 
 
-def _inputs(ask: Ask) -> tuple[F32, F32, F32, F32, F32, tuple[int, int, int, int, int]]:
+def _inputs(ask: Ask) -> _Given:
+    """What all kernels are given first: x, a, y, b, eps, n, K, squash and the steps from row to row."""
     R, n = ask.x.shape
-    K = ask.y.shape[-1]
     y, b = ask.y, ask.b
+    K = y.shape[-1]
     if len(y) != len(b):
         y, b = y.expand(R, K), b.expand(R, K)
-    eps: NDArray[np.float32] = _flat(ask.eps) if isinstance(ask.eps, Tensor) else np.full(1, ask.eps, np.float32)
+    eps: F32 = _flat(ask.eps) if isinstance(ask.eps, Tensor) else np.full(1, ask.eps, np.float32)
     steps = (_step(y), 0, 0, 1 if len(eps) > 1 else 0, 0 if ask.a is None else n)
-    return _flat(ask.x), _NOTHING if ask.a is None else _flat(ask.a), _flat(y), _flat(b), eps, steps
+    a = _NOTHING if ask.a is None else _flat(ask.a)
+    return _flat(ask.x), a, _flat(y), _flat(b), eps, n, K, SQUASH_CODES[ask.squash], steps
+
+
+def _asked(ask: Ask, columns: int) -> tuple[_Given, Tensor, Tensor, Tensor]:
+    """The same, and where answer, state and error go."""
+    R = len(ask.x)
+    return _inputs(ask), torch.empty(R, columns), torch.empty(R, state_layout(ask)[0]), torch.empty(R)
 
 
 # ---- threads
 
 
-def _shared(alone: Any, in_parallel: Any, given: tuple[Any, ...], R: int, work: int) -> None:
-    if R < 2 or R * work <= _ALONE:
+def _shared(alone: Any, in_parallel: Any, given: tuple[Any, ...], R: int, work: int, unit: int) -> None:
+    """Rows 0 to R by one thread or several, in multiples of ``unit`` rows; ``work`` is that of one row."""
+    if unit >= R or R * work <= _ALONE:
         alone(*given, 0, R)
         return
-    with threads(R) as count:
+    with threads((R + unit - 1) // unit) as count:
         if count > 1:
             in_parallel(*given, R, count)
         else:
             alone(*given, 0, R)
 
 
+@njit(nogil=True, cache=True)
+def _share(R: int, unit: int, c: int, count: int) -> tuple[int, int]:
+    """Rows of the c-th of ``count`` threads."""
+    units = (R + unit - 1) // unit
+    return units * c // count * unit, min(units * (c + 1) // count * unit, R)
+
+
 @njit(nogil=True, cache=True, parallel=True)
 def _pull_in_parallel(x: F32, a: F32, y: F32, b: F32, phi: F32, last: F32, eps: F32, n: int, K: int, squash: int,
-                      steps: tuple[int, int, int, int, int], out: F32, state64: F64, state32: F32, state_int: I32,
+                      steps: _Steps, out: F32, state64: F64, state32: F32, state_int: I32,
                       errors: F32, R: int, count: int) -> None:  # fmt: skip
     for c in prange(count):
         pull_rows(x, a, y, b, phi, last, eps, n, K, squash, steps, out, state64, state32, state_int, errors,
-                  R * c // count, R * (c + 1) // count)  # fmt: skip
+                  *_share(R, 1, c, count))  # fmt: skip
 
 
 @njit(nogil=True, cache=True, parallel=True)
 def _push_in_parallel(x: F32, a: F32, y: F32, b: F32, eps: F32, n: int, K: int, squash: int,
-                      steps: tuple[int, int, int, int, int], out: F32, state64: F64, state32: F32, state_int: I32,
+                      steps: _Steps, out: F32, state64: F64, state32: F32, state_int: I32,
                       errors: F32, R: int, count: int) -> None:  # fmt: skip
     for c in prange(count):
         push_rows(x, a, y, b, eps, n, K, squash, steps, out, state64, state32, state_int, errors,
-                  R * c // count, R * (c + 1) // count)  # fmt: skip
+                  *_share(R, 1, c, count))  # fmt: skip
 
 
 @njit(nogil=True, cache=True, parallel=True)
 def _backward_in_parallel(x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K: int, squash: int, push: bool,
-                          steps: tuple[int, int, int, int, int], w: F32, grad: F32, state64: F64, state32: F32,
+                          steps: _Steps, w: F32, grad: F32, state64: F64, state32: F32,
                           state_int: I32, R: int, count: int) -> None:  # fmt: skip
     for c in prange(count):
         rows_backward(x, a, y, b, phi, eps, n, K, squash, push, steps, w, grad, state64, state32, state_int,
-                      R * c // count, R * (c + 1) // count)  # fmt: skip
+                      *_share(R, 1, c, count))  # fmt: skip
+
+
+@njit(nogil=True, cache=True, parallel=True)
+def _pull_short_in_parallel(x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K: int, squash: int,
+                            steps: _Steps, out: F32, state64: F64, state32: F32, errors: F32, R: int,
+                            count: int) -> None:  # fmt: skip
+    for c in prange(count):
+        pull_short(x, a, y, b, phi, eps, n, K, squash, steps, out, state64, state32, errors,
+                   *_share(R, 16, c, count))  # fmt: skip
+
+
+@njit(nogil=True, cache=True, parallel=True)
+def _push_short_in_parallel(x: F32, a: F32, y: F32, b: F32, eps: F32, n: int, K: int, squash: int, steps: _Steps,
+                            out: F32, state64: F64, state32: F32, errors: F32, R: int, count: int) -> None:  # fmt: skip
+    for c in prange(count):
+        push_short(x, a, y, b, eps, n, K, squash, steps, out, state64, state32, errors, *_share(R, 16, c, count))
+
+
+@njit(nogil=True, cache=True, parallel=True)
+def _short_backward_in_parallel(x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K: int, squash: int,
+                                push: bool, steps: _Steps, w: F32, grad: F32, state64: F64, state32: F32, R: int,
+                                count: int) -> None:  # fmt: skip
+    for c in prange(count):
+        short_backward(x, a, y, b, phi, eps, n, K, squash, push, steps, w, grad, state64, state32,
+                       *_share(R, 16, c, count))  # fmt: skip

@@ -38,12 +38,13 @@ from .numba_simd import (
 
 _CUT = 36.0  #: reduced cost beyond which nothing is kept
 _SAME_MASS = 2e-6  #: cumulative weights closer than this are the same boundary
+_ROUNDING = 2e-7  #: of weights in single precision
 _UNJOINED = np.float32(1e-30)  #: a pivot below which a node has no edges
 _RIDGE = np.float32(1e-6)  #: conductance to the ground, times b: what it hides cannot be seen in the answers
 _LARGEST_STEP = np.float32(5.0)
 _TINY, _ZERO, _ONE = np.float32(1e-30), np.float32(0.0), np.float32(1.0)
 _TOLERANCE = 1e-6  #: L1 error of the column marginal
-_TOLERANCE_OF_FLOW = 2e-4  #: as a share of what does not go where the hard sort sends it: gradients are made of that
+_TOLERANCE_OF_FLOW = 1e-5  #: as a share of what does not go where the hard sort sends it: gradients are made of that
 _MOST_STEPS = 40
 _SINKHORN = 1  #: steps of Sinkhorn at the start, which cost little
 _KEEP = 0.2  #: an inverse is kept while each step leaves at most so much of the error
@@ -143,9 +144,9 @@ def excesses(mass: F32, best: I64, N: int, b64: F64, K: int, excess: F32, sums: 
     over = 0.0
     for j in range(K):
         over += sums[j]
-    excess[K:] = 0.0
     for j in range(K):
-        excess[j] = sums[j] - over * b64[j]
+        lacks = sums[j] - over * b64[j]
+        excess[j] = lacks if abs(lacks) > _ROUNDING * b64[j] else 0.0
 
 
 @njit(nogil=True, cache=True)
@@ -172,6 +173,18 @@ def scale(G: F32, N: int, K: int, mass: F32, best: I64, u: F32, lo: I64, hi: I64
         store(parts, 16 * q, av)
         store(w, 16 * q, load(w, 16 * q) * av)
     gather(G, N, K, parts, lo, hi, parts[N:], s)
+
+
+@njit(nogil=True, cache=True)
+def add_by_best(w: F32, best: I64, N: int, out: F32) -> None:
+    """out_j += sum of w_i over sources whose best target is j; sums are float64, since they may be long."""
+    j, here = best[0], 0.0
+    for i in range(N):
+        if best[i] != j:
+            out[j] += here
+            j, here = best[i], 0.0
+        here += w[i]
+    out[j] += here
 
 
 @njit(nogil=True, cache=True)
@@ -367,8 +380,7 @@ def newton(G: F32, N: int, K: int, mass: F32, ra: F32, best: I64, b: F32, excess
         scale(G, N, K, mass, best, u, lo, hi, glo, ghi, v, w, parts, s)
         for c in range(0, stride, 16):
             store(rho, c, load(excess, c) - load(u, c) * load(s, c))
-        for i in range(N):
-            rho[best[i]] += w[i]
+        add_by_best(w, best, N, rho)
         errors, slopes, flows = splat(0.0), splat(0.0), splat(0.0)
         for c in range(0, stride, 16):
             off = load(rho, c)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from numba import njit
 
 from .numba_maths import F32, I64
-from .numba_rows_newton import add_up
-from .numba_simd import choose, highest, load, splat, store
+from .numba_rows_newton import add_by_best, add_up
+from .numba_simd import choose, highest, load, splat, store, total
 
 
 @njit(nogil=True, cache=True)
@@ -57,6 +57,27 @@ def pulled(G: F32, N: int, u: F32, v: F32, phi: F32, last: F32, lasts: int, stri
 
 
 @njit(nogil=True, cache=True)
+def looseness(G: F32, N: int, K: int, u: F32, v: F32, mass: F32, lo: I64, hi: I64) -> float:
+    """How much of what joins neighbouring targets is more than one source: the largest such share.
+
+    A source alone between two targets is divided between them as their weights demand, wherever it stands: its places
+    in the gradient cancel, and when all are like this what remains is rounding.
+    """
+    joined, loose = 0.0, 0.0
+    for j in range(K - 1):
+        sums, most = splat(0.0), splat(0.0)
+        for q in range(lo[(j + 1) // 4], hi[j // 4]):
+            i = 16 * q
+            vq = load(v, i)
+            edge = load(G, j * N + i) * load(G, (j + 1) * N + i) * (vq * vq * load(mass, i))
+            sums = sums + edge
+            most = choose(edge > most, edge, most)
+        one = total(sums) * u[j] * u[j + 1]
+        joined, loose = max(joined, one), max(loose, one - highest(most) * u[j] * u[j + 1])
+    return loose / joined if joined > 0.0 else 1.0
+
+
+@njit(nogil=True, cache=True)
 def at_best(phi: F32, best: I64, N: int, out: F32) -> None:
     for i in range(N):
         out[i] = phi[best[i]]
@@ -97,4 +118,5 @@ def tensions(G: F32, N: int, K: int, u: F32, v: F32, w: F32, phi: F32, phi_0: F3
         store(parts, 16 * j, sums * u[j])
     add_up(parts, K, t)
     for i in range(N):
-        t[best[i]] -= w[i] * v[i] * u[best[i]] * mean[i]
+        parts[i] = -(w[i] * v[i] * u[best[i]] * mean[i])
+    add_by_best(parts, best, N, t)

@@ -11,17 +11,64 @@ from numba import njit
 
 from .numba_maths import F32, F64, I32, places, places_backward, row_into
 from .numba_rows_newton import band, edges, eliminate, excesses, gather, gibbs, newton, scale, staircase, substitute
-from .numba_rows_read import at_best, complete, covariances, pulled, tensions
+from .numba_rows_read import at_best, complete, covariances, looseness, pulled, tensions
 from .numba_rows_sources import cells_for, interpolate, padded, polynomials, range_of, remainder, spread
 from .numba_rows_work import (
-    AT, AW, B, B64, BEST, CELL, COV, COV_2, DIRECT, ENDS, EXCESS, GHI, GLO, H, HI, INV, LAM, LO, MASS, MEAN, OCCUPIED,
-    PHI, PHI_0, PLACE, R, READ, RIDGE, ROOT, S, SAVED, SUMS, T, TENSION, U, V, WEIGHT, WITHIN, XS, Y, Y32, Y_0, Z,
-    Work, sources_into, state_parts, take_roots, targets_into, weights_into, workspace,
+    AT,
+    AW,
+    B64,
+    BEST,
+    CELL,
+    COV,
+    COV_2,
+    DIRECT,
+    ENDS,
+    EXCESS,
+    GHI,
+    GLO,
+    HI,
+    INV,
+    LAM,
+    LO,
+    MASS,
+    MEAN,
+    OCCUPIED,
+    PHI,
+    PHI_0,
+    PLACE,
+    READ,
+    RIDGE,
+    ROOT,
+    SAVED,
+    SUMS,
+    TENSION,
+    WEIGHT,
+    WITHIN,
+    XS,
+    Y32,
+    Y_0,
+    B,
+    H,
+    R,
+    S,
+    T,
+    U,
+    V,
+    Work,
+    Y,
+    Z,
+    sources_into,
+    state_parts,
+    take_roots,
+    targets_into,
+    weights_into,
+    workspace,
 )  # fmt: skip
-from .numba_simd import choose, load, load64, narrow, splat, store, total
+from .numba_simd import choose, load, splat, store, total
 
 _LARGEST_LOGIT = 1e9  #: beyond this float64 does not resolve what small differences of places mean
 _ACCEPTED = 5e-6
+_HARD, _SOFT, _RIGID = 1e-5, 0.5, 1e-3  #: shares that do not go where the hard sort sends them; of looseness
 _REFINED = np.float32(5e-5)  #: what lambda may leave of t
 _RIDGE = np.float32(1e-9)  #: to the ground, times b and what flows: across weaker links lambda would be all rounding
 
@@ -42,6 +89,17 @@ def solved(k: Work, n: int, K: int, eps: float, cells: int, low: float, high: fl
     if not max(abs(t[0]), abs(t[N - 1])) < _LARGEST_LOGIT or not error < np.inf:
         return np.inf
     return error
+
+
+@njit(nogil=True, cache=True)
+def rigid(k: Work, K: int, N: int) -> bool:
+    """Whether the gradient would be lost in rounding: only if most goes where the hard sort sends it."""
+    flow = np.float32(0.0)
+    for i in range(0, N, 16):
+        flow += total(load(k.n32[WEIGHT], i))
+    if not _HARD < flow < _SOFT:
+        return False
+    return looseness(k.G, N, K, k.k32[U], k.n32[V], k.n32[MASS], k.k_int[LO], k.k_int[HI]) < _RIGID
 
 
 @njit(nogil=True, cache=True)
@@ -97,6 +155,8 @@ def pull_rows(x: F32, a: F32, y: F32, b: F32, phi: F32, last: F32, eps: F32, n: 
             if cells == 0:
                 for i in range(n):
                     answer[of_int[1 + i]] = read[i]
+                if n > 2 and rigid(k, K, padded(n)):
+                    error = np.inf
                 break
             error = max(error, 3.0 * remainder(read, cells, k.n32[OCCUPIED]) / span)
             if error <= _ACCEPTED:

@@ -95,6 +95,8 @@ _binary(operator.mul, lambda builder, a, b: builder.fmul(a, b, flags=_FLAGS))
 _binary(operator.truediv, lambda builder, a, b: builder.fdiv(a, b, flags=_FLAGS))
 _binary(operator.lt, lambda builder, a, b: builder.fcmp_ordered("<", a, b), comparison=True)
 _binary(operator.gt, lambda builder, a, b: builder.fcmp_ordered(">", a, b), comparison=True)
+_binary(operator.ge, lambda builder, a, b: builder.fcmp_ordered(">=", a, b), comparison=True)
+_binary(operator.eq, lambda builder, a, b: builder.fcmp_ordered("==", a, b), comparison=True)
 _binary(operator.and_, lambda builder, a, b: builder.and_(a, b))
 
 
@@ -278,8 +280,9 @@ def times_power_of_two(typingctx: Any, value: Any, shifted: Any) -> Any:  # noqa
 @intrinsic  # type: ignore[misc]
 def root(typingctx: Any, value: Any) -> Any:  # noqa: ARG001
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:  # noqa: ARG001
-        kind = ir.FunctionType(F16.llvm, [F16.llvm])
-        sqrt = cgutils.get_or_insert_function(builder.module, kind, f"llvm.sqrt.v{LANES}f32")
+        vector = sig.return_type.llvm
+        name = f"llvm.sqrt.v{LANES}f{sig.return_type.element.bitwidth}"
+        sqrt = cgutils.get_or_insert_function(builder.module, ir.FunctionType(vector, [vector]), name)
         return builder.call(sqrt, args)
 
-    return F16(F16), codegen
+    return value(value), codegen
