@@ -112,6 +112,16 @@ def test_classification_reports_best_and_last():
     assert section.tables[0].rows[1] == ["cnn", "0/1 loss, k = 1", "1", "0.500", "0.400", "0.700", "1.50"]
 
 
+def test_classification_says_who_is_ahead():
+    made = class_units()
+    for unit, best in zip(made, (0.6, 0.7), strict=True):
+        unit["curve"][0]["top1"] = best
+    said = "In the best top-1 accuracy: 0/1 loss, k = 1 is {} cross-entropy with cnn ({})."
+    assert said.format("at or above", "0.700 and 0.600") in sections.classification("CIFAR", made).text
+    made[0]["curve"][0]["top1"] = 0.8
+    assert said.format("below", "0.700 and 0.800") in sections.classification("CIFAR", made).text
+
+
 def test_results_of_different_settings_are_not_averaged():
     one = sorting_units()
     other = json.loads(json.dumps(one))
