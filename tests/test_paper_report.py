@@ -113,7 +113,7 @@ def test_classification_reports_best_and_last():
 
 
 def test_classification_says_who_is_ahead():
-    made = class_units()
+    made = json.loads(json.dumps(class_units()))
     for unit, best in zip(made, (0.6, 0.7), strict=True):
         unit["curve"][0]["top1"] = best
     said = "In the best top-1 accuracy: 0/1 loss, k = 1 is {} cross-entropy with cnn ({})."
