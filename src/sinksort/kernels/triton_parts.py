@@ -1,4 +1,4 @@
-"""What the Triton kernels for short rows share: where values stand, their shares of the targets, the start, and L^-1.
+"""What the Triton kernels for short rows share: where values stand, their shares of the targets, the start.
 
 **Exponents to 1e-6 in single precision.** x~ and y are centred and scaled to [-1/2, 1/2], where they are called x and y
 below. Of (y~_j - x~_i)^2 only the product matters, all else belongs to a potential: with s = 2 (scale of x~) (scale of y~) / eps
@@ -8,15 +8,6 @@ below. Of (y~_j - x~_i)^2 only the product matters, all else belongs to a potent
 s reaches 2e4, and x y - U nearly cancels where the plan lives. So x = xh + xl and y = yh + yl, where xh and yh are multiples of 2^-12,
 and U = Uh + Ul, where Uh is a multiple of 2^-24: then xh yh - Uh is exact, and what remains is below 2^-12. U itself is
 kept in double precision; there are only K of it.
-
-**L^-1 in a few steps.** Conjugate gradients for the Laplacian L of K targets are preconditioned by
-
-    r_j / D_j  +  (inverse of a path) r,        D_j = sum_{k != j} W_jk,     L = diag(W 1) - W.
-
-The path links neighbours only, and its conductances are chosen such that it agrees with L on the vector y: the flow of
--L y over the link from j to j + 1, over y_{j+1} - y_j. Two cumulative sums invert it. It is right at low frequencies, the
-diagonal at high ones: where L is a convolution of width sigma their sum has condition number 1.3, and where a plan is nearly
-hard (neighbours only) at most 3, whatever the conductances. Two to four steps give two digits, five to fifteen six.
 """
 
 from __future__ import annotations
@@ -34,21 +25,25 @@ NOWHERE = tl.constexpr(1e30)  #: potential of a slot without a target
 
 
 @triton.jit
-def load_row(x_ptr: tl.tensor, a_ptr: tl.tensor, i: tl.tensor, N: tl.tensor, x_stride: tl.tensor, a_stride: tl.tensor, WEIGHTED: tl.constexpr) -> tl.tensor:
-    """x in double precision, and a, of entries i; NaN becomes 0, since it is the row's answer and not its input."""
-    live = i < N
-    x = tl.load(x_ptr + i.to(tl.int64) * x_stride, mask=live, other=0.0).to(tl.float64)
+def load_weights(a_ptr: tl.tensor, i: tl.tensor, N: tl.tensor, a_col: tl.tensor, WEIGHTED: tl.constexpr) -> tl.tensor:
     if WEIGHTED:
-        a = tl.load(a_ptr + i.to(tl.int64) * a_stride, mask=live, other=0.0).to(tl.float32)
+        a = tl.load(a_ptr + i.to(tl.int64) * a_col, mask=i < N, other=0.0).to(tl.float32)
     else:
-        a = tl.where(live, 1.0 / N, 0.0).to(tl.float32)
-    return tl.where(x == x, x, 0.0), a
+        a = tl.where(i < N, 1.0 / N, 0.0).to(tl.float32)
+    return a
+
+
+@triton.jit
+def load_values(x_ptr: tl.tensor, i: tl.tensor, N: tl.tensor, x_col: tl.tensor) -> tl.tensor:
+    """Entries i in double precision; NaN becomes 0, since it is the row's answer and not its input."""
+    x = tl.load(x_ptr + i.to(tl.int64) * x_col, mask=i < N, other=0.0).to(tl.float64)
+    return tl.where(x == x, x, 0.0)
 
 
 @triton.jit
 def place(x: tl.tensor, origin: tl.tensor, unit: tl.tensor, SQUASH: tl.constexpr, DT: tl.constexpr) -> tl.tensor:
     """z = (x - origin) / unit, and where it stands in [-1/2, 1/2]; both in DT."""
-    z = (x - origin) / unit
+    z = (x - origin) * (1.0 / unit)
     if SQUASH == 0:
         z = tl.minimum(tl.maximum(z, -0.5), 0.5).to(DT)
         at = z
@@ -83,9 +78,7 @@ def place(x: tl.tensor, origin: tl.tensor, unit: tl.tensor, SQUASH: tl.constexpr
 @triton.jit
 def slope(z: tl.tensor, at: tl.tensor, SQUASH: tl.constexpr) -> tl.tensor:
     """Derivative of the place in z."""
-    if SQUASH == 0:
-        out = z * 0.0 + 1.0
-    elif SQUASH == 1:
+    if SQUASH == 1:
         out = (0.5 - at) * (0.5 + at)
     else:
         out = 0.3183098861837907 / (1.0 + z * z)
@@ -94,20 +87,20 @@ def slope(z: tl.tensor, at: tl.tensor, SQUASH: tl.constexpr) -> tl.tensor:
 
 @triton.jit
 def moments(
-    x_ptr: tl.tensor, a_ptr: tl.tensor, N: tl.tensor, x_stride: tl.tensor, a_stride: tl.tensor, y_low: tl.tensor, y_high: tl.tensor,
-    SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK_N: tl.constexpr
+    x_ptr: tl.tensor, a_ptr: tl.tensor, N: tl.tensor, x_col: tl.tensor, a_col: tl.tensor,
+    y_low: tl.tensor, y_high: tl.tensor, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK_N: tl.constexpr
 ) -> tl.tensor:  # fmt: skip
     """origin, unit and spread of a row, and whether it holds NaN; see ``squash.standardize``.
 
-    In double precision nothing of single precision overflows. ``spread`` is 0 for a constant row, whose unit is its size.
-    Without a squash, origin and unit bring values and targets to [-1/2, 1/2].
+    In double precision nothing of single precision overflows. ``spread`` is 0 for a constant row, whose unit is its
+    size. Without a squash, origin and unit bring values and targets to [-1/2, 1/2].
     """
     i = tl.arange(0, BLOCK_N)
-    live = i < N
-    raw = tl.load(x_ptr + i.to(tl.int64) * x_stride, mask=live, other=0.0).to(tl.float64)
+    raw = tl.load(x_ptr + i.to(tl.int64) * x_col, mask=i < N, other=0.0)
     bad = tl.max(tl.where(raw == raw, 0, 1), axis=0)
-    x, a = load_row(x_ptr, a_ptr, i, N, x_stride, a_stride, WEIGHTED)
-    finite = live & (tl.abs(x) < float("inf"))
+    x = load_values(x_ptr, i, N, x_col)
+    a = load_weights(a_ptr, i, N, a_col, WEIGHTED)
+    finite = (i < N) & (tl.abs(x) < float("inf"))
     if SQUASH == 0:
         top = tl.maximum(tl.max(tl.where(finite, x, -float("inf")), axis=0), y_high)
         bottom = tl.minimum(tl.min(tl.where(finite, x, float("inf")), axis=0), y_low)
@@ -119,16 +112,15 @@ def moments(
         a = tl.where(counted, a, 0.0).to(tl.float64)
         x = tl.where(counted, x, 0.0)
         total = tl.sum(a, axis=0)
-        a = a / tl.where(total > 0, total, 1.0)
-        size = tl.max(tl.abs(x), axis=0)
+        total = tl.where(total > 0, total, 1.0)
         top = tl.max(tl.where(counted, x, -float("inf")), axis=0)
         bottom = tl.min(tl.where(counted, x, float("inf")), axis=0)
-        origin = tl.sum(a * x, axis=0)
+        size = tl.maximum(tl.abs(top), tl.abs(bottom))
+        origin = tl.sum(a * x, axis=0) / total
         centred = tl.where(counted, x - origin, 0.0)
-        variance = tl.sum(a * centred * centred, axis=0)
+        variance = tl.sum(a * centred * centred, axis=0) / total
         varied = (top > bottom) & (variance > 0)
-        half_range = 0.5 * (top - bottom)
-        unit = tl.where(top > bottom, half_range, tl.where(size > 0, size, 1.0))
+        unit = tl.where(top > bottom, 0.5 * (top - bottom), tl.where((top == bottom) & (size > 0), size, 1.0))
         unit = tl.where(varied, tl.sqrt(tl.where(varied, variance, 1.0)), unit)
         spread = tl.where(varied, 1.0, 0.0).to(tl.float64)
     return origin, unit, spread, bad
@@ -151,53 +143,62 @@ def potential_halves(U: tl.tensor, has: tl.tensor) -> tl.tensor:
 
 @triton.jit
 def place_row(
-    x_ptr: tl.tensor, a_ptr: tl.tensor, at_ptr: tl.tensor, N: tl.tensor, x_stride: tl.tensor, a_stride: tl.tensor, origin: tl.tensor, unit: tl.tensor,
-    SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, BN: tl.constexpr
+    x_ptr: tl.tensor, at_ptr: tl.tensor, N: tl.tensor, x_col: tl.tensor, origin: tl.tensor, unit: tl.tensor,
+    SQUASH: tl.constexpr, BLOCK_N: tl.constexpr
 ) -> None:  # fmt: skip
-    """Where all values stand, in two halves, for the passes to come: at_ptr holds 2 N numbers.
+    """Where all values stand, in two halves, and z, for the passes to come: at_ptr holds 3 N numbers.
 
     In double precision: where many values are nearly tied, a rank changes by 2 Var(y) / eps of what a place does.
     """
-    for start in range(0, N, BN):
-        i = start + tl.arange(0, BN)
-        x = load_row(x_ptr, a_ptr, i, N, x_stride, a_stride, WEIGHTED)[0]
-        at = place(x, origin, unit, SQUASH, tl.float64)[1]
-        high, low = halves(at)
-        tl.store(at_ptr + i, high, mask=i < N)
-        tl.store(at_ptr + N + i, low, mask=i < N)
+    i = tl.arange(0, BLOCK_N)
+    x = load_values(x_ptr, i, N, x_col)
+    z, at = place(x, origin, unit, SQUASH, tl.float64)
+    high, low = halves(at)
+    tl.store(at_ptr + i, high, mask=i < N)
+    tl.store(at_ptr + N + i, low, mask=i < N)
+    tl.store(at_ptr + 2 * N + i, tl.where(tl.abs(x) < float("inf"), z, 0.0), mask=i < N)
     tl.debug_barrier()
 
 
 @triton.jit
-def load_placed(at_ptr: tl.tensor, a_ptr: tl.tensor, i: tl.tensor, N: tl.tensor, a_stride: tl.tensor, WEIGHTED: tl.constexpr) -> tl.tensor:
-    """Both halves of where values i stand, and their weights."""
-    live = i < N
-    high = tl.load(at_ptr + i, mask=live, other=0.0)
-    low = tl.load(at_ptr + N + i, mask=live, other=0.0)
-    if WEIGHTED:
-        a = tl.load(a_ptr + i.to(tl.int64) * a_stride, mask=live, other=0.0).to(tl.float32)
-    else:
-        a = tl.where(live, 1.0 / N, 0.0).to(tl.float32)
-    return high, low, a
+def on_targets(v: tl.tensor, TA: tl.constexpr) -> tl.tensor:
+    """v_j in a tile of values and targets whose axis TA is that of the targets."""
+    return tl.expand_dims(v, 1 - TA)
 
 
 @triton.jit
-def shares(xh: tl.tensor, xl: tl.tensor, y: tl.tensor, yh: tl.tensor, yl: tl.tensor, Uh: tl.tensor, Ul: tl.tensor, s: tl.tensor, WIDE: tl.constexpr) -> tl.tensor:
-    """p (values, targets): rows sum to one. s is in units of log 2. If WIDE, xh, yh and Uh are doubles and all there is."""
+def on_values(v: tl.tensor, TA: tl.constexpr) -> tl.tensor:
+    """v_i in such a tile."""
+    return tl.expand_dims(v, TA)
+
+
+@triton.jit
+def shares(
+    xh: tl.tensor, xl: tl.tensor, y: tl.tensor, yh: tl.tensor, yl: tl.tensor, Uh: tl.tensor, Ul: tl.tensor, s: tl.tensor,
+    TA: tl.constexpr, WIDE: tl.constexpr
+) -> tl.tensor:  # fmt: skip
+    """The tile p: sums over targets are one. s is in units of log 2. If WIDE, xh, y and Uh are doubles and all there is."""
     if WIDE:
-        t = xh[:, None] * yh[None, :] - Uh[None, :]
-        e = tl.exp2((t - tl.max(t, axis=1)[:, None]) * s)
+        t = on_values(xh, TA) * on_targets(y, TA) - on_targets(Uh, TA)
+        e = tl.exp2((t - on_values(tl.max(t, axis=TA), TA)) * s)
     else:
-        big = xh[:, None] * yh[None, :] - Uh[None, :]
-        small = xh[:, None] * yl[None, :] - Ul[None, :] + xl[:, None] * y[None, :]
-        most = tl.max(big + small, axis=1)
-        e = tl.exp2(((big - most[:, None]) + small) * s)
-    return e * (1.0 / tl.sum(e, axis=1))[:, None]
+        big = on_values(xh, TA) * on_targets(yh, TA) - on_targets(Uh, TA)
+        small = on_values(xh, TA) * on_targets(yl, TA) - on_targets(Ul, TA) + on_values(xl, TA) * on_targets(y, TA)
+        most = tl.max(big + small, axis=TA)
+        e = tl.exp2(((big - on_values(most, TA)) + small) * s)
+    return e * on_values(1.0 / tl.sum(e, axis=TA), TA)
+
+
+@triton.jit
+def apart_from_mean(p: tl.tensor, v: tl.tensor, TA: tl.constexpr) -> tl.tensor:
+    """v_j - sum_k p_ik v_k, the mean in two parts: right to rounding of itself, not of v."""
+    apart = on_targets(v, TA) - on_values(tl.sum(p * on_targets(v, TA), axis=TA), TA)
+    return apart - on_values(tl.sum(p * apart, axis=TA), TA)
 
 
 @triton.jit
 def load_targets(y_ptr: tl.tensor, b_ptr: tl.tensor, K: tl.tensor, BK: tl.constexpr) -> tl.tensor:
-    """Targets scaled to [-1/2, 1/2] (double), the steps between them, their weights, which exist, and the two ends."""
+    """Targets scaled to [-1/2, 1/2] (double), the steps between them, their weights, which exist, ends and scale."""
     j = tl.arange(0, BK)
     inside = j < K
     y = tl.load(y_ptr + j, mask=inside, other=0.0).to(tl.float64)
@@ -212,112 +213,54 @@ def load_targets(y_ptr: tl.tensor, b_ptr: tl.tensor, K: tl.tensor, BK: tl.conste
 
 
 @triton.jit
-def bridged(W: tl.tensor, D: tl.tensor, K: tl.tensor, BK: tl.constexpr) -> tl.tensor:
-    """W and D with a faint link between neighbours: where a plan falls apart, rounding decides what flows between its parts.
-
-    Nothing is seen of how their potentials differ, as long as the difference is not too large to compute with.
-    """
-    faint = tl.max(D, axis=0) * 1e-6
-    j = tl.arange(0, BK)
-    apart = j[:, None] - j[None, :]
-    inside = (j < K)[:, None] & (j < K)[None, :]
-    W = W + tl.where(((apart == 1) | (apart == -1)) & inside, faint, 0.0)
-    return W, D + tl.where(j < K, 2.0 * faint, 0.0)
-
-
-@triton.jit
-def path_of(Ly: tl.tensor, step: tl.tensor, D: tl.tensor, rounding: tl.tensor) -> tl.tensor:
-    """1/D and resistances of the path that agrees with L on y, from L y and the steps of y.
-
-    ``rounding``: conductance that is none, relative to the strongest.
-    """
-    flow = -tl.cumsum(Ly, axis=0)
-    weakest = tl.maximum(tl.max(tl.where(step > 0, flow, 0.0), axis=0) * rounding, 1e-30)
-    resistance = step / tl.maximum(flow, weakest)
-    faintest = tl.maximum(tl.max(D, axis=0) * rounding, 1e-30)
-    return tl.where(D > 0, 1.0 / tl.maximum(D, faintest), 0.0), resistance
-
-
-@triton.jit
-def precondition(r: tl.tensor, inverse_D: tl.tensor, resistance: tl.tensor) -> tl.tensor:
-    drop = tl.cumsum(r, axis=0) * resistance
-    return r * inverse_D + (drop - tl.cumsum(drop, axis=0))
-
-
-@triton.jit
-def times_laplacian(W: tl.tensor, z: tl.tensor) -> tl.tensor:
-    return tl.sum(W * (z[:, None] - z[None, :]), axis=1)
-
-
-@triton.jit
-def laplacian_solve(W: tl.tensor, r: tl.tensor, inverse_D: tl.tensor, resistance: tl.tensor, b: tl.tensor, accuracy: tl.tensor, MOST: tl.constexpr) -> tl.tensor:
-    """L^+ r up to a constant, by at most MOST steps of preconditioned conjugate gradients."""
-    r = r - b * tl.sum(r, axis=0)
-    out = r * 0.0
-    z = precondition(r, inverse_D, resistance)
-    way = z
-    rz = tl.sum(r * z, axis=0)
-    enough = rz * accuracy * accuracy
-    k = 0
-    while (k < MOST) & (rz > enough):
-        Lw = times_laplacian(W, way)
-        bend = tl.sum(way * Lw, axis=0)
-        alpha = tl.where(bend > 0, rz / tl.where(bend > 0, bend, 1.0), 0.0)
-        out = out + alpha * way
-        r = r - alpha * Lw
-        z = precondition(r, inverse_D, resistance)
-        before = rz
-        rz = tl.where(bend > 0, tl.sum(r * z, axis=0), 0.0)
-        way = z + (rz / before) * way
-        k += 1
-    return out
-
-
-@triton.jit
 def exact_boundaries(
-    x_ptr: tl.tensor, a_ptr: tl.tensor, N: tl.tensor, x_stride: tl.tensor, a_stride: tl.tensor, origin: tl.tensor, unit: tl.tensor, levels: tl.tensor,
-    SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK_N: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
+    x_ptr: tl.tensor, a_ptr: tl.tensor, N: tl.tensor, x_col: tl.tensor, a_col: tl.tensor, origin: tl.tensor, unit: tl.tensor,
+    levels: tl.tensor, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr,
+    BLOCK_N: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
 ) -> tl.tensor:  # fmt: skip
     """Where the staircase passes from each target to the next: see ``solvers.start``. O(n^2) comparisons."""
     k = tl.arange(0, BLOCK_N)
-    x, a = load_row(x_ptr, a_ptr, k, N, x_stride, a_stride, WEIGHTED)
-    others = place(x, origin, unit, SQUASH, tl.float32)[1]
-    before = tl.full([BK], 0.5, tl.float32)
-    after = tl.full([BK], 0.5, tl.float32)
+    others = place(load_values(x_ptr, k, N, x_col), origin, unit, SQUASH, tl.float32)[1]
+    a = load_weights(a_ptr, k, N, a_col, WEIGHTED)
+    before = tl.full([BK, BN], 0.5, tl.float32)
+    after = tl.full([BK, BN], 0.5, tl.float32)
     for start in range(0, N, BN):
-        x_i, a_i = load_row(x_ptr, a_ptr, start + tl.arange(0, BN), N, x_stride, a_stride, WEIGHTED)
-        at = place(x_i, origin, unit, SQUASH, tl.float32)[1]
-        reached = tl.sum(tl.where(others[None, :] <= at[:, None], a[None, :], 0.0), axis=1)
-        reached = tl.where(a_i > 0, reached, -1.0)
-        at_or_past = reached[:, None] >= levels[None, :] - 3e-6
-        past = reached[:, None] > levels[None, :] + 3e-6
-        before = tl.minimum(before, tl.min(tl.where(at_or_past, at[:, None], 0.5), axis=0))
-        after = tl.minimum(after, tl.min(tl.where(past, at[:, None], 0.5), axis=0))
-    return 0.5 * (before + after)
+        i = start + tl.arange(0, BN)
+        at = place(load_values(x_ptr, i, N, x_col), origin, unit, SQUASH, tl.float32)[1]
+        reached = tl.sum(tl.where(others[:, None] <= at[None, :], a[:, None], 0.0), axis=0)
+        reached = tl.where(load_weights(a_ptr, i, N, a_col, WEIGHTED) > 0, reached, -1.0)
+        past = reached[None, :] - levels[:, None]
+        before = tl.minimum(before, tl.where(past >= -3e-6, at[None, :], 0.5))
+        after = tl.minimum(after, tl.where(past > 3e-6, at[None, :], 0.5))
+    return 0.5 * (tl.min(before, axis=1) + tl.min(after, axis=1))
 
 
 @triton.jit
 def rough_boundaries(
-    at_ptr: tl.tensor, a_ptr: tl.tensor, N: tl.tensor, a_stride: tl.tensor, levels: tl.tensor,
+    at_ptr: tl.tensor, a_ptr: tl.tensor, N: tl.tensor, a_col: tl.tensor, levels: tl.tensor,
     WEIGHTED: tl.constexpr, CELLS: tl.constexpr, BN: tl.constexpr
 ) -> tl.tensor:  # fmt: skip
     """The same from masses in CELLS equal cells, linear inside each: near enough where there are many values."""
     edge = (tl.arange(0, CELLS) + 1).to(tl.float32) / CELLS - 0.5
-    below = tl.zeros([CELLS], tl.float32)
+    mass = tl.zeros([CELLS, BN], tl.float32)
     for start in range(0, N, BN):
-        high, low, a = load_placed(at_ptr, a_ptr, start + tl.arange(0, BN), N, a_stride, WEIGHTED)
-        at = high + low
-        below += tl.sum(tl.where(at[:, None] <= edge[None, :], a[:, None], 0.0), axis=0)
-    short = below[:, None] < levels[None, :]
-    cell = tl.sum(tl.where(short, 1.0, 0.0), axis=0)
-    low = tl.max(tl.where(short, below[:, None], 0.0), axis=0)
-    high = tl.min(tl.where(short, 1.0, below[:, None]), axis=0)
+        i = start + tl.arange(0, BN)
+        at = tl.load(at_ptr + i, mask=i < N, other=0.0) + tl.load(at_ptr + N + i, mask=i < N, other=0.0)
+        a = load_weights(a_ptr, i, N, a_col, WEIGHTED)
+        mass += tl.where(at[None, :] <= edge[:, None], a[None, :], 0.0)
+    below = tl.sum(mass, axis=1)
+    short = below[None, :] < levels[:, None]
+    cell = tl.sum(tl.where(short, 1.0, 0.0), axis=1)
+    low = tl.max(tl.where(short, below[None, :], 0.0), axis=1)
+    high = tl.min(tl.where(short, 1.0, below[None, :]), axis=1)
     inside = tl.where(high > low, (levels - low) / tl.where(high > low, high - low, 1.0), 0.5)
     return tl.minimum((cell + inside) / CELLS - 0.5, 0.5)
 
 
 @triton.jit
-def start_of(boundaries: tl.tensor, step: tl.tensor, b: tl.tensor, has: tl.tensor, s: tl.tensor) -> tl.tensor:
+def start_of(
+    boundaries: tl.tensor, step: tl.tensor, b: tl.tensor, has: tl.tensor, s: tl.tensor
+) -> tl.tensor:  # fmt: skip
     """U of the staircase (double): U_{j+1} - U_j = X_j (y_{j+1} - y_j), and the weights of the targets."""
     rise = boundaries * step
     U = tl.cumsum(rise, axis=0) - rise
@@ -326,28 +269,31 @@ def start_of(boundaries: tl.tensor, step: tl.tensor, b: tl.tensor, has: tl.tenso
 
 @triton.jit
 def through_moments(
-    x_ptr: tl.tensor, a_ptr: tl.tensor, state_ptr: tl.tensor, partial_ptr: tl.tensor, grad_ptr: tl.tensor, N: tl.tensor, x_stride: tl.tensor, a_stride: tl.tensor,
-    sum_g: tl.tensor, sum_gz: tl.tensor, total: tl.tensor,
-    SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, PUSH: tl.constexpr, BN: tl.constexpr
+    x_ptr: tl.tensor, a_ptr: tl.tensor, state_ptr: tl.tensor, partial_ptr: tl.tensor, grad_ptr: tl.tensor,
+    N: tl.tensor, x_col: tl.tensor, a_col: tl.tensor,
+    SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, PUSH: tl.constexpr, BLOCK_N: tl.constexpr
 ) -> None:  # fmt: skip
-    """The cotangent of x from that of z, and for push from what is averaged.
+    """The cotangent of x from that of its places, and for push from what is averaged: partial_ptr holds one or both.
 
-    z = (x - mean) / std:   dx_i = (g_i - a_i sum g - a_i z_i sum g z) / std,   and the last term is absent in a constant
-    row. For push, g is the cotangent for values measured in units of std, so that the two cancel.
+    z = (x - mean) / std:   dx_i = (g_i - a_i sum g - a_i z_i sum g z) / std,   and the last term is absent in a
+    constant row. For push, g is the cotangent for values measured in units of std, so that the two cancel.
     """
     origin, unit = tl.load(state_ptr), tl.load(state_ptr + 1)
     spread, bad = tl.load(state_ptr + 2), tl.load(state_ptr + 3)
-    for start in range(0, N, BN):
-        i = start + tl.arange(0, BN)
-        x, a = load_row(x_ptr, a_ptr, i, N, x_stride, a_stride, WEIGHTED)
-        finite = tl.abs(x) < float("inf")
-        g = tl.load(partial_ptr + i, mask=i < N, other=0.0).to(tl.float64)
-        if SQUASH != 0:
-            z = place(x, origin, unit, SQUASH, tl.float64)[0]
-            share = tl.where(finite, a / tl.where(total > 0, total, 1.0), 0.0).to(tl.float64)
-            g = g - share * (sum_g + spread * sum_gz * z)
-        if PUSH:
-            g = g + tl.load(partial_ptr + N + i, mask=i < N, other=0.0)
-        else:
-            g = g / unit
-        tl.store(grad_ptr + i, tl.where(bad > 0, float("nan"), g), mask=i < N)
+    i = tl.arange(0, BLOCK_N)
+    x = load_values(x_ptr, i, N, x_col)
+    finite = (tl.abs(x) < float("inf")) & (i < N)
+    z, at = place(x, origin, unit, SQUASH, tl.float64)
+    g = tl.load(partial_ptr + i, mask=finite, other=0.0).to(tl.float64)
+    if SQUASH != 0:
+        g = g * slope(z, at, SQUASH)
+        a = load_weights(a_ptr, i, N, a_col, WEIGHTED).to(tl.float64)
+        a = tl.where(finite, a, 0.0)
+        total = tl.sum(a, axis=0)
+        along = tl.sum(tl.where(finite, g * z, 0.0), axis=0) * spread
+        g = g - a / tl.where(total > 0, total, 1.0) * (tl.sum(g, axis=0) + along * z)
+    if PUSH:
+        g = g + tl.load(partial_ptr + N + i, mask=i < N, other=0.0)
+    else:
+        g = g / unit
+    tl.store(grad_ptr + i, tl.where(bad > 0, float("nan"), g), mask=i < N)

@@ -13,24 +13,26 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from .triton_laplacian import path_of, precondition
 from .triton_parts import (
     LOG2_E,
     NOWHERE,
+    apart_from_mean,
     exact_boundaries,
     halves,
-    load_row,
     load_targets,
+    load_values,
+    load_weights,
     moments,
-    path_of,
+    on_targets,
+    on_values,
     place,
     potential_halves,
-    precondition,
     shares,
-    slope,
     start_of,
     through_moments,
 )
-from .triton_short import ACCEPTED
+from .triton_short import ACCEPTED, store_averages
 
 _STEPS = tl.constexpr(60)
 
@@ -55,11 +57,17 @@ def all_targets(y_ptr: tl.tensor, b_ptr: tl.tensor, K: tl.tensor, m: tl.tensor, 
 
 
 @triton.jit
-def affine(phi_ptr: tl.tensor, y_ptr: tl.tensor, at: tl.tensor, K: tl.tensor) -> tl.tensor:
-    """phi at all targets, from its first and last node."""
-    y_first, y_last = tl.load(y_ptr).to(tl.float64), tl.load(y_ptr + K - 1).to(tl.float64)
-    first, last = tl.load(phi_ptr).to(tl.float64), tl.load(phi_ptr + K - 1).to(tl.float64)
-    return first + (last - first) / (y_last - y_first) * (at + 0.5 - y_first)
+def phi_of(
+    phi_ptr: tl.tensor, y_ptr: tl.tensor, at: tl.tensor, j: tl.tensor, K: tl.tensor, GRID: tl.constexpr, DT: tl.constexpr
+) -> tl.tensor:  # fmt: skip
+    """phi at all targets: as given, or by GRID as the affine function through its first and last node."""
+    if GRID:
+        y_first, y_last = tl.load(y_ptr).to(tl.float64), tl.load(y_ptr + K - 1).to(tl.float64)
+        first, last = tl.load(phi_ptr).to(tl.float64), tl.load(phi_ptr + K - 1).to(tl.float64)
+        phi = (first + (last - first) / (y_last - y_first) * (at + 0.5 - y_first)).to(DT)
+    else:
+        phi = tl.load(phi_ptr + j, mask=j < K, other=0.0).to(DT)
+    return phi
 
 
 @triton.jit
@@ -77,38 +85,35 @@ def split(U: tl.tensor, at: tl.tensor, has: tl.tensor, WIDE: tl.constexpr) -> tl
 
 @triton.jit
 def plan_of(
-    x_ptr: tl.tensor, a_ptr: tl.tensor, i: tl.tensor, N: tl.tensor, x_col: tl.tensor, a_col: tl.tensor, origin: tl.tensor, unit: tl.tensor,
-    yh: tl.tensor, yl: tl.tensor, Uh: tl.tensor, Ul: tl.tensor, s_2: tl.tensor, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, WIDE: tl.constexpr
+    x_ptr: tl.tensor, a_ptr: tl.tensor, i: tl.tensor, N: tl.tensor, x_col: tl.tensor, a_col: tl.tensor,
+    origin: tl.tensor, unit: tl.tensor, y: tl.tensor, yh: tl.tensor, yl: tl.tensor, Uh: tl.tensor, Ul: tl.tensor,
+    s: tl.tensor, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, TA: tl.constexpr, WIDE: tl.constexpr
 ) -> tl.tensor:  # fmt: skip
-    """x, a, z, place and shares of values i."""
-    x, a = load_row(x_ptr, a_ptr, i, N, x_col, a_col, WEIGHTED)
+    """z (0 where x is infinite), weights and shares of values i."""
+    x = load_values(x_ptr, i, N, x_col)
+    z, at = place(x, origin, unit, SQUASH, tl.float64)
+    z = tl.where(tl.abs(x) < float("inf"), z, 0.0)
     if WIDE:
-        z, at = place(x, origin, unit, SQUASH, tl.float64)
-        p = shares(at, at, yh, yh, yl, Uh, Ul, s_2, True)
-        a = a.to(tl.float64)
-        if not WEIGHTED:
+        p = shares(at, at, y, yh, yl, Uh, Ul, s, TA, True)
+        if WEIGHTED:
+            a = load_weights(a_ptr, i, N, a_col, WEIGHTED).to(tl.float64)
+        else:
             a = tl.where(i < N, 1.0 / N.to(tl.float64), 0.0)
     else:
-        z, at = place(x, origin, unit, SQUASH, tl.float64)
+        z = z.to(tl.float32)
         xh, xl = halves(at)
-        z, at = z.to(tl.float32), at.to(tl.float32)
-        p = shares(xh, xl, yl + yh, yh, yl, Uh, Ul, s_2, False)
-    return x, a, z, at, p
-
-
-@triton.jit
-def apart_from_mean(p: tl.tensor, v: tl.tensor) -> tl.tensor:
-    """v_j - sum_k p_ik v_k, the mean in two parts: right to rounding of itself, not of v."""
-    apart = v[None, :] - tl.sum(p * v[None, :], axis=1)[:, None]
-    return apart - tl.sum(p * apart, axis=1)[:, None]
+        p = shares(xh, xl, y, yh, yl, Uh, Ul, s, TA, False)
+        a = load_weights(a_ptr, i, N, a_col, WEIGHTED)
+    return z, a, p
 
 
 @triton.jit
 def solve_by_passes(
     r: tl.tensor, D: tl.tensor, Ly: tl.tensor, step: tl.tensor, b: tl.tensor, accuracy: tl.tensor,
-    x_ptr: tl.tensor, a_ptr: tl.tensor, N: tl.tensor, x_col: tl.tensor, a_col: tl.tensor, origin: tl.tensor, unit: tl.tensor,
-    yh: tl.tensor, yl: tl.tensor, Uh: tl.tensor, Ul: tl.tensor, s_2: tl.tensor,
-    SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, WIDE: tl.constexpr, MOST: tl.constexpr, BN: tl.constexpr
+    x_ptr: tl.tensor, a_ptr: tl.tensor, N: tl.tensor, x_col: tl.tensor, a_col: tl.tensor, origin: tl.tensor,
+    unit: tl.tensor, y: tl.tensor, yh: tl.tensor, yl: tl.tensor, Uh: tl.tensor, Ul: tl.tensor, s: tl.tensor,
+    SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, TA: tl.constexpr, WIDE: tl.constexpr,
+    MOST: tl.constexpr, BN: tl.constexpr
 ) -> tl.tensor:  # fmt: skip
     """``laplacian_solve`` where each product with L is a pass over the plan."""
     inverse_D, resistance = path_of(Ly, step, D, 1e-13 if WIDE else 1e-6)
@@ -122,11 +127,11 @@ def solve_by_passes(
     while (k < MOST) & (rz > enough):
         Lw = r * 0.0
         for start in range(0, N, BN):
-            _, a, _, _, p = plan_of(
-                x_ptr, a_ptr, start + tl.arange(0, BN), N, x_col, a_col, origin, unit, yh, yl, Uh, Ul, s_2,
-                SQUASH, WEIGHTED, WIDE
+            _, a, p = plan_of(
+                x_ptr, a_ptr, start + tl.arange(0, BN), N, x_col, a_col, origin, unit, y, yh, yl, Uh, Ul, s,
+                SQUASH, WEIGHTED, TA, WIDE
             )  # fmt: skip
-            Lw += tl.sum(a[:, None] * p * apart_from_mean(p, way), axis=0)
+            Lw += tl.sum(on_values(a, TA) * p * apart_from_mean(p, way, TA), axis=1 - TA)
         # Where the plan falls apart, rounding decides what flows between its parts: see ``bridged``.
         Lw += (1e-13 if WIDE else 1e-7) * b * (way - tl.sum(b * way, axis=0))
         bend = tl.sum(way * Lw, axis=0)
@@ -143,11 +148,14 @@ def solve_by_passes(
 
 @triton.jit
 def forward(
-    x_ptr: tl.tensor, a_ptr: tl.tensor, y_ptr: tl.tensor, b_ptr: tl.tensor, phi_ptr: tl.tensor, eps_ptr: tl.tensor, out_ptr: tl.tensor, state_ptr: tl.tensor, error_ptr: tl.tensor,
-    eps: float, N: tl.tensor, K: tl.tensor, m: tl.tensor, S: tl.tensor,
-    x_row: tl.tensor, x_col: tl.tensor, a_row: tl.tensor, a_col: tl.tensor, y_row: tl.tensor, b_row: tl.tensor, phi_row: tl.tensor,
+    x_ptr: tl.tensor, a_ptr: tl.tensor, y_ptr: tl.tensor, b_ptr: tl.tensor, phi_ptr: tl.tensor, eps_ptr: tl.tensor,
+    out_ptr: tl.tensor, state_ptr: tl.tensor, error_ptr: tl.tensor,
+    eps: tl.tensor, N: tl.tensor, K: tl.tensor, m: tl.tensor, S: tl.tensor,
+    x_row: tl.tensor, x_col: tl.tensor, a_row: tl.tensor, a_col: tl.tensor, y_row: tl.tensor, b_row: tl.tensor,
+    phi_row: tl.tensor,
     SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr, PUSH: tl.constexpr, GRID: tl.constexpr,
-    ALWAYS: tl.constexpr, WIDE: tl.constexpr, BLOCK_N: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
+    ALWAYS: tl.constexpr, WIDE: tl.constexpr, TA: tl.constexpr,
+    BLOCK_N: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
 ) -> None:  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     if not ALWAYS:
@@ -162,15 +170,16 @@ def forward(
     if EPS_ROWS:
         eps = tl.load(eps_ptr + row)
     j = tl.arange(0, BK)
-    y, step, b, has, y_low, y_high, y_scale = all_targets(y_ptr, b_ptr + row * b_row, K, m, GRID, BK)
+    y_wide, step, b, has, y_low, y_high, y_scale = all_targets(y_ptr, b_ptr + row * b_row, K, m, GRID, BK)
     origin, unit, spread, bad = moments(x_ptr, a_ptr, N, x_col, a_col, y_low, y_high, SQUASH, WEIGHTED, BLOCK_N)
     x_scale = unit if SQUASH == 0 else unit * 0.0 + 1.0
     s = 2.0 * x_scale * y_scale / eps
     s_2 = (s * LOG2_E).to(DT)
     boundaries = exact_boundaries(
-        x_ptr, a_ptr, N, x_col, a_col, origin, unit, tl.cumsum(b, axis=0), SQUASH, WEIGHTED, BLOCK_N, BN, BK
+        x_ptr, a_ptr, N, x_col, a_col, origin, unit, tl.cumsum(b, axis=0), SQUASH, WEIGHTED, BLOCK_N, 16, BK
     )
     base = start_of(boundaries, step, b, has, s)
+    y = y_wide.to(DT)
     b = b.to(DT)
     if WIDE:
         b = b / tl.sum(b, axis=0)
@@ -181,19 +190,19 @@ def forward(
     k = 0
     going = True
     while going & (k < _STEPS):
-        yh, yl, Uh, Ul = split(base - (length * way).to(tl.float64) / s, y, has, WIDE)
+        yh, yl, Uh, Ul = split(base - (length * way).to(tl.float64) / s, y_wide, has, WIDE)
         c = tl.zeros([BK], DT)
         D = tl.zeros([BK], DT)
         Ly = tl.zeros([BK], DT)
         for start in range(0, N, BN):
-            _, a, _, _, p = plan_of(
-                x_ptr, a_ptr, start + tl.arange(0, BN), N, x_col, a_col, origin, unit, yh, yl, Uh, Ul, s_2,
-                SQUASH, WEIGHTED, WIDE
+            _, a, p = plan_of(
+                x_ptr, a_ptr, start + tl.arange(0, BN), N, x_col, a_col, origin, unit, y, yh, yl, Uh, Ul, s_2,
+                SQUASH, WEIGHTED, TA, WIDE
             )  # fmt: skip
-            P = a[:, None] * p
-            c += tl.sum(P, axis=0)
-            D += tl.sum(P * (1.0 - p), axis=0)
-            Ly += tl.sum(P * apart_from_mean(p, y.to(DT)), axis=0)
+            P = on_values(a, TA) * p
+            c += tl.sum(P, axis=1 - TA)
+            D += tl.sum(P * (1.0 - p), axis=1 - TA)
+            Ly += tl.sum(P * apart_from_mean(p, y, TA), axis=1 - TA)
         rho = b - c
         going = tl.sum(tl.abs(rho), axis=0) > tolerance
         if going:
@@ -203,8 +212,8 @@ def forward(
                 length = length * rise / (rise - here)
             else:
                 newton = solve_by_passes(
-                    rho, D, Ly, step.to(DT), b, 1e-3, x_ptr, a_ptr, N, x_col, a_col, origin, unit, yh, yl, Uh, Ul, s_2,
-                    SQUASH, WEIGHTED, WIDE, 30, BN
+                    rho, D, Ly, step.to(DT), b, 1e-3, x_ptr, a_ptr, N, x_col, a_col, origin, unit, y, yh, yl, Uh, Ul,
+                    s_2, SQUASH, WEIGHTED, TA, WIDE, 30, BN
                 )  # fmt: skip
                 newton = tl.where(has, newton - tl.sum(b * newton, axis=0), 0.0)
                 newton = tl.minimum(tl.maximum(newton, -5.0), 5.0)
@@ -218,41 +227,33 @@ def forward(
         k += 1
 
     U = base - (length * way).to(tl.float64) / s
-    yh, yl, Uh, Ul = split(U, y, has, WIDE)
+    yh, yl, Uh, Ul = split(U, y_wide, has, WIDE)
+    phi = phi_of(phi_ptr, y_ptr, y_wide, j, K, GRID, DT)
     c = tl.zeros([BK], DT)
     sums = tl.zeros([BK], DT)
-    above = 0
-    below = 0
     for start in range(0, N, BN):
         i = start + tl.arange(0, BN)
-        x, a, z, _, p = plan_of(
-            x_ptr, a_ptr, i, N, x_col, a_col, origin, unit, yh, yl, Uh, Ul, s_2, SQUASH, WEIGHTED, WIDE
+        z, a, p = plan_of(
+            x_ptr, a_ptr, i, N, x_col, a_col, origin, unit, y, yh, yl, Uh, Ul, s_2, SQUASH, WEIGHTED, TA, WIDE
         )  # fmt: skip
-        c += tl.sum(a[:, None] * p, axis=0)
+        c += tl.sum(on_values(a, TA) * p, axis=1 - TA)
         if PUSH:
-            finite = tl.abs(x) < float("inf")
-            sums += tl.sum(p * tl.where(finite, a * z, 0.0)[:, None], axis=0)
-            above = tl.maximum(above, tl.max(tl.where((x > 0) & (a > 0) & ~finite, 1, 0), axis=0))
-            below = tl.maximum(below, tl.max(tl.where((x < 0) & (a > 0) & ~finite, 1, 0), axis=0))
-    error = tl.sum(tl.abs(b - c), axis=0)
-    bad = tl.maximum(bad, tl.where(error <= ACCEPTED, 0, 1))
-    if PUSH:
-        average = tl.where(c > 0, sums / tl.where(c > 0, c, 1.0), 0.0).to(tl.float64) * unit + origin
-        average = tl.where(above > 0, float("inf"), 0.0) - tl.where(below > 0, float("inf"), 0.0) + average
-        average = tl.where(bad > 0, float("nan"), tl.where(has, average, 0.0))
-        tl.store(out_ptr + row * K + j, average, mask=j < K)
-    else:
-        if GRID:
-            phi = affine(phi_ptr, y_ptr, y, K).to(DT)
+            sums += tl.sum(p * on_values(a * z, TA), axis=1 - TA)
         else:
-            phi = tl.load(phi_ptr + j, mask=j < K, other=0.0).to(DT)
-        for start in range(0, N, BN):
-            i = start + tl.arange(0, BN)
-            x, a, z, _, p = plan_of(
-                x_ptr, a_ptr, i, N, x_col, a_col, origin, unit, yh, yl, Uh, Ul, s_2, SQUASH, WEIGHTED, WIDE
-            )  # fmt: skip
-            mean = tl.sum(p * phi[None, :], axis=1)
+            mean = tl.sum(p * on_targets(phi, TA), axis=TA)
             tl.store(out_ptr + row * N + i, tl.where(bad > 0, float("nan"), mean), mask=i < N)
+    error = tl.sum(tl.abs(b - c), axis=0)
+    failed = tl.where(error <= ACCEPTED, 0, 1)
+    bad = tl.maximum(bad, failed)
+    if PUSH:
+        store_averages(
+            out_ptr + row * K, x_ptr, a_ptr, c, sums, origin, unit, bad, has, N, K, x_col, a_col, WEIGHTED, BLOCK_N, BK
+        )
+    else:
+        if failed > 0:
+            tl.debug_barrier()
+            i = tl.arange(0, BLOCK_N)
+            tl.store(out_ptr + row * N + i, tl.full([BLOCK_N], float("nan"), tl.float32), mask=i < N)
     tl.store(error_ptr + row, error)
     tl.store(state_ptr, origin)
     tl.store(state_ptr + 1, unit)
@@ -264,12 +265,13 @@ def forward(
 
 @triton.jit
 def backward(
-    x_ptr: tl.tensor, a_ptr: tl.tensor, y_ptr: tl.tensor, b_ptr: tl.tensor, phi_ptr: tl.tensor, w_ptr: tl.tensor, eps_ptr: tl.tensor,
-    state_ptr: tl.tensor, partial_ptr: tl.tensor, grad_ptr: tl.tensor,
-    eps: float, N: tl.tensor, K: tl.tensor, m: tl.tensor, S: tl.tensor,
-    x_row: tl.tensor, x_col: tl.tensor, a_row: tl.tensor, a_col: tl.tensor, y_row: tl.tensor, b_row: tl.tensor, phi_row: tl.tensor, w_row: tl.tensor, w_col: tl.tensor,
+    x_ptr: tl.tensor, a_ptr: tl.tensor, y_ptr: tl.tensor, b_ptr: tl.tensor, phi_ptr: tl.tensor, w_ptr: tl.tensor,
+    eps_ptr: tl.tensor, state_ptr: tl.tensor, partial_ptr: tl.tensor, grad_ptr: tl.tensor,
+    eps: tl.tensor, N: tl.tensor, K: tl.tensor, m: tl.tensor, S: tl.tensor,
+    x_row: tl.tensor, x_col: tl.tensor, a_row: tl.tensor, a_col: tl.tensor, y_row: tl.tensor, b_row: tl.tensor,
+    phi_row: tl.tensor, w_row: tl.tensor, w_col: tl.tensor,
     SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr, PUSH: tl.constexpr, GRID: tl.constexpr,
-    WIDE: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
+    WIDE: tl.constexpr, TA: tl.constexpr, BLOCK_N: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
 ) -> None:  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     state_ptr += row * S
@@ -285,69 +287,52 @@ def backward(
     if EPS_ROWS:
         eps = tl.load(eps_ptr + row)
     j = tl.arange(0, BK)
-    y, step, b, has, y_low, y_high, y_scale = all_targets(y_ptr, b_ptr + row * b_row, K, m, GRID, BK)
+    y_wide, step, b, has, y_low, y_high, y_scale = all_targets(y_ptr, b_ptr + row * b_row, K, m, GRID, BK)
     b = b.to(DT)
+    y = y_wide.to(DT)
     origin, unit = tl.load(state_ptr), tl.load(state_ptr + 1)
     x_scale = unit if SQUASH == 0 else unit * 0.0 + 1.0
     s = 2.0 * x_scale * y_scale / eps
     s_2 = (s * LOG2_E).to(DT)
-    y_single = y.to(DT)
-    yh, yl, Uh, Ul = split(tl.load(state_ptr + 8 + j, mask=has, other=0.0), y, has, WIDE)
+    yh, yl, Uh, Ul = split(tl.load(state_ptr + 8 + j, mask=has, other=0.0), y_wide, has, WIDE)
     if PUSH:
-        c = tl.load(w_ptr + j * w_col, mask=has, other=0.0).to(DT)
-        phi = tl.where(has, c / tl.where(has, b, 1.0), 0.0)
+        phi = tl.load(w_ptr + j * w_col, mask=has, other=0.0).to(DT) / tl.where(has, b, 1.0)
     else:
-        if GRID:
-            phi = affine(phi_ptr, y_ptr, y, K).to(DT)
-        else:
-            phi = tl.load(phi_ptr + j, mask=j < K, other=0.0).to(DT)
+        phi = phi_of(phi_ptr, y_ptr, y_wide, j, K, GRID, DT)
 
     t = tl.zeros([BK], DT)
     D = tl.zeros([BK], DT)
     Ly = tl.zeros([BK], DT)
     for start in range(0, N, BN):
         i = start + tl.arange(0, BN)
-        x, a, z, _, p = plan_of(
-            x_ptr, a_ptr, i, N, x_col, a_col, origin, unit, yh, yl, Uh, Ul, s_2, SQUASH, WEIGHTED, WIDE
+        z, a, p = plan_of(
+            x_ptr, a_ptr, i, N, x_col, a_col, origin, unit, y, yh, yl, Uh, Ul, s_2, SQUASH, WEIGHTED, TA, WIDE
         )  # fmt: skip
-        if PUSH:
-            w = tl.where(tl.abs(x) < float("inf"), a * z, 0.0)
-        else:
-            w = tl.load(w_ptr + i.to(tl.int64) * w_col, mask=i < N, other=0.0).to(DT)
-        t += tl.sum(w[:, None] * p * apart_from_mean(p, phi), axis=0)
-        D += tl.sum(a[:, None] * p * (1.0 - p), axis=0)
-        Ly += tl.sum(a[:, None] * p * apart_from_mean(p, y_single), axis=0)
+        w = a * z if PUSH else tl.load(w_ptr + i.to(tl.int64) * w_col, mask=i < N, other=0.0).to(DT)
+        t += tl.sum(on_values(w, TA) * p * apart_from_mean(p, phi, TA), axis=1 - TA)
+        P = on_values(a, TA) * p
+        D += tl.sum(P * (1.0 - p), axis=1 - TA)
+        Ly += tl.sum(P * apart_from_mean(p, y, TA), axis=1 - TA)
     largest = tl.max(tl.abs(t), axis=0)
     largest = tl.where(largest > 0, largest, 1.0)
     potential = largest * solve_by_passes(
         t / largest, D, Ly, step.to(DT), b, 1e-7 if WIDE else 1e-5, x_ptr, a_ptr, N, x_col, a_col, origin, unit,
-        yh, yl, Uh, Ul, s_2, SQUASH, WEIGHTED, WIDE, 100, BN
+        y, yh, yl, Uh, Ul, s_2, SQUASH, WEIGHTED, TA, WIDE, 100, BN
     )  # fmt: skip
 
-    sum_g = tl.zeros([], tl.float64)
-    sum_gz = tl.zeros([], tl.float64)
-    total = tl.zeros([], tl.float32)
     for start in range(0, N, BN):
         i = start + tl.arange(0, BN)
-        x, a, z, at, p = plan_of(
-            x_ptr, a_ptr, i, N, x_col, a_col, origin, unit, yh, yl, Uh, Ul, s_2, SQUASH, WEIGHTED, WIDE
+        z, a, p = plan_of(
+            x_ptr, a_ptr, i, N, x_col, a_col, origin, unit, y, yh, yl, Uh, Ul, s_2, SQUASH, WEIGHTED, TA, WIDE
         )  # fmt: skip
-        finite = (tl.abs(x) < float("inf")) & (i < N)
-        if PUSH:
-            w = tl.where(finite, a * z, 0.0)
-            tl.store(partial_ptr + N + i, a * tl.sum(p * phi[None, :], axis=1), mask=i < N)
-        else:
-            w = tl.load(w_ptr + i.to(tl.int64) * w_col, mask=i < N, other=0.0).to(DT)
-        pull = w[:, None] * phi[None, :] - a[:, None] * potential[None, :]
-        pull = pull - tl.sum(p * pull, axis=1)[:, None]
-        g = tl.sum(p * pull * apart_from_mean(p, y_single), axis=1) * s.to(DT) * slope(z, at, SQUASH)
-        g = tl.where(finite, g, 0.0)
+        w = a * z if PUSH else tl.load(w_ptr + i.to(tl.int64) * w_col, mask=i < N, other=0.0).to(DT)
+        pull = on_values(w, TA) * on_targets(phi, TA) - on_values(a, TA) * on_targets(potential, TA)
+        pull = pull - on_values(tl.sum(p * pull, axis=TA), TA)
+        g = tl.sum(p * pull * apart_from_mean(p, y, TA), axis=TA) * s.to(DT)
         tl.store(partial_ptr + i, g, mask=i < N)
-        sum_g += tl.sum(g.to(tl.float64), axis=0)
-        sum_gz += tl.sum(g.to(tl.float64) * tl.where(finite, z, 0.0), axis=0)
-        total += tl.sum(tl.where(finite, a, 0.0), axis=0).to(tl.float32)
+        if PUSH:
+            tl.store(partial_ptr + N + i, a * tl.sum(p * on_targets(phi, TA), axis=TA), mask=i < N)
     tl.debug_barrier()
     through_moments(
-        x_ptr, a_ptr, state_ptr, partial_ptr, grad_ptr + row * N, N, x_col, a_col, sum_g, sum_gz, total,
-        SQUASH, WEIGHTED, PUSH, BN
-    )  # fmt: skip
+        x_ptr, a_ptr, state_ptr, partial_ptr, grad_ptr + row * N, N, x_col, a_col, SQUASH, WEIGHTED, PUSH, BLOCK_N
+    )
