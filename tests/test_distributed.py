@@ -328,6 +328,8 @@ def disagree(rank: int, size: int, odd: str) -> Tensor:
         return spread.soft_topk_mask(x, 5 + rank)
     options: dict[str, Any] = {"eps": {"eps": 0.02}, "squash": {"squash": None}, "descending": {"descending": True}}
     options["weights"] = {"weights": torch.ones(2000)}
+    if odd == "requires_grad of eps":
+        return spread.soft_median(x, eps=torch.tensor(0.01, dtype=torch.float64, requires_grad=rank == 2))
     if rank == 2 and odd == "dtype":
         x = x.double()
     if rank == 2 and odd == "shape":
@@ -347,6 +349,7 @@ def disagree(rank: int, size: int, odd: str) -> Tensor:
         ("descending", "the same descending on every rank of the group, got False on ranks 0, 1, True on rank 2."),
         ("weights", "the same weights on every rank of the group, got none on ranks 0, 1, a tensor on rank 2."),
         ("requires_grad", "the same requires_grad of x on every rank of the group, got False on ranks 0, 1, True on"),
+        ("requires_grad of eps", "with the same requires_grad of eps on every rank of the group, got False on ranks 0"),
         ("q", "soft_quantile must be called with the same q on every rank of the group, got [0.5, 0.2] on ranks 0, 2,"),
         (
             "k",
