@@ -151,7 +151,7 @@ def test_pictures_come_from_committed_code_and_are_small():
     made = {DOCS / f"images/{name}.png" for name in drawings.DRAWINGS}
     made |= {block.picture for page in PAGES.values() for block in pages.blocks(page) if block.picture}
     here = {path for path in (DOCS / "images").iterdir() if path.suffix in (".png", ".svg")}
-    other_scripts = {"transport.png", "explore.png"}  # docs/images/make.py; the playground's own
+    other_scripts = {"transport.png", "playground.png"}  # docs/images/make.py; docs/images/playground.py
     assert {path.name for path in here - made} <= other_scripts
     assert made <= here
     assert [path.name for path in made if path.stat().st_size > 40_000] == []
