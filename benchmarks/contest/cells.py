@@ -55,9 +55,12 @@ class Cell:
         """What an error of the answer is a fraction of: n for ranks, the spread of a row for quantiles."""
         return float(self.n) if self.task == "rank" else x.std(-1) if self.task == "quantile" else 1.0
 
-    def sample(self) -> Cell:
-        """A smaller cell of the same kind, on which a contestant's softness is tuned: about a thousand values."""
-        n = self.n if self.task == "topk" else min(self.n, 1000)
+    def sample(self, *, small: bool) -> Cell:
+        """A smaller cell of the same kind, on which a contestant's softness is tuned: about a thousand values.
+
+        How soft a top-k mask is depends on n, so that it keeps its n, unless ``small`` (of matrices, n by n) forbids it.
+        """
+        n = self.n if self.task == "topk" and not small else min(self.n, 1000)
         return Cell(self.task, max(1, 1000 // n), n)
 
     @staticmethod

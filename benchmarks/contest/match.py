@@ -11,10 +11,10 @@ from typing import Any
 
 from .cells import Cell
 from .processes import ContestantError, Process
+from .runs import WARM
 from .truth import errors, gate, truth, wanted_softness
 
 LEAST = 0.01  # seconds that a sample lasts at least, in as many calls as it takes
-MOST = 500  # calls in a sample
 Record = dict[str, Any]  # what is known of one contestant in one cell
 Records = dict[str, Record]
 
@@ -39,10 +39,10 @@ def play(cell: Cell, eps: float, processes: list[Process], rules: Rules, hopeles
     """The records of all contestants. ``hopeless``: name -> why it is not tried, from smaller cells."""
     records: Records = {p.peer.name: {"status": hopeless.get(p.peer.name, "ok")} for p in processes}
     said("preparing")
-    wanted = wanted_softness(cell, eps)
+    wanted = {small: wanted_softness(cell, eps, small=small) for small in (False, True)}
     playing = [p for p in processes if records[p.peer.name]["status"] == "ok"]
     with ThreadPoolExecutor(rules.lanes) as pool:
-        list(pool.map(lambda p: _prepare(p, cell, eps, wanted, rules, records[p.peer.name]), playing))
+        list(pool.map(lambda p: _prepare(p, cell, eps, wanted[p.peer.square], rules, records[p.peer.name]), playing))
     for process in _still(playing, records):
         said(process.peer.name)
         _try(process, cell, eps, rules, records[process.peer.name])
@@ -82,7 +82,7 @@ def _prepare(process: Process, cell: Cell, eps: float, wanted: float, rules: Rul
 
 
 def _try(process: Process, cell: Cell, eps: float, rules: Rules, record: Record) -> None:
-    """One pass of each kind under the limit; memory, softness, errors; how many calls make a sample."""
+    """One pass of each kind under the limit; memory, softness, errors; how many rounds it gets."""
     try:
         spent = {"forward": process.ask("trial", "forward", timeout=rules.limit)}
     except ContestantError as failure:
@@ -99,14 +99,12 @@ def _try(process: Process, cell: Cell, eps: float, rules: Rules, record: Record)
     passes = [what for what in ("forward", "both") if what in spent and not (what == "both" and "backward" in record)]
     try:  # a first pass can be much slower than those that follow
         quick = [what for what in passes if spent[what] < rules.limit / 2]
-        spent |= {what: process.ask("sample", what, 1, timeout=2 * rules.limit) for what in quick}
+        spent |= {what: process.ask("sample", what, 0.0, timeout=4 * rules.limit) for what in quick}
     except ContestantError as failure:
         record.update(status=failure.reason, grows=failure.grows)
         return
-    calls = {what: max(1, min(MOST, math.ceil(LEAST / spent[what]))) for what in passes}
-    a_round = sum(calls[what] * spent[what] for what in passes)
+    a_round = sum(max(2 * LEAST, 2 * spent[what] if spent[what] < WARM else spent[what]) for what in passes)
     record["rounds"] = max(2, min(rules.rounds, math.floor(rules.budget / a_round)))
-    record["calls"] = calls
     record["seconds"] = {what: [] for what in passes}
 
 
@@ -133,8 +131,7 @@ def _inspect(process: Process, cell: Cell, eps: float, rules: Rules, record: Rec
 
 def _time(process: Process, rules: Rules, record: Record) -> None:
     try:
-        for what, calls in record["calls"].items():
-            patience = 10 + 4 * rules.limit * calls
-            record["seconds"][what].append(process.ask("sample", what, calls, timeout=patience))
+        for what, samples in record["seconds"].items():
+            samples.append(process.ask("sample", what, LEAST, timeout=10 + 4 * rules.limit))
     except ContestantError as failure:
         record.update(status=failure.reason, grows=failure.grows)

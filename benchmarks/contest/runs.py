@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any, Literal, Protocol
@@ -14,6 +15,8 @@ from _common import growth
 
 from .cells import Array, Cell
 
+WARM = 0.1  # seconds
+MOST = 1000  # calls in a sample
 Pass = Literal["forward", "both"]  #: forward alone, or forward plus backward
 
 
@@ -36,16 +39,31 @@ class Run(Protocol):
     def release(self) -> None: ...
 
 
-def seconds(run: Run, what: Pass, calls: int) -> float:
-    """Of one call, the mean of ``calls`` in a row; the clock stops when the device has finished the last."""
+def seconds(run: Run, what: Pass, least: float) -> float:
+    """Of one call: the mean over as many in a row as last ``least`` seconds, after one that is not counted.
+
+    The clock stops when the device has finished the last. A call of more than a tenth of a second counts at once: what
+    others have left in the caches is nothing to it.
+    """
+    spent = _timed(run, what, 1)
+    if spent >= WARM:
+        return spent
+    calls = 1
+    while True:
+        spent = _timed(run, what, calls)
+        if spent >= least or calls >= MOST:
+            return spent / calls
+        calls = min(MOST, max(2 * calls, math.ceil(1.2 * calls * least / spent)))
+
+
+def _timed(run: Run, what: Pass, calls: int) -> float:
     result = None
-    run.wait(run.once(what)) if calls > 1 else None  # others have used the caches since the last round
     start = time.perf_counter()
     for _ in range(calls):
         result = None  # as in a training loop, the last answer is gone before the next is made
         result = run.once(what)
     run.wait(result)
-    return (time.perf_counter() - start) / calls
+    return time.perf_counter() - start
 
 
 class TorchRun:
@@ -63,8 +81,9 @@ class TorchRun:
     ) -> None:
         import torch
 
-        self.torch, self.device, self.graph = torch, device, graph
-        self.operator = lambda t: operator(t, parameter)
+        self.torch: Any = torch
+        self.device, self.graph = device, graph
+        self.operator: Callable[[Any], Any] = lambda t: operator(t, parameter)
         self.x = torch.from_numpy(x).to(device)
         self.moving = self.x.clone().requires_grad_()
         self.v = torch.from_numpy(v).to(device)
@@ -90,7 +109,7 @@ class TorchRun:
             return self._eager(what)
         recording, answers = self.recorded[what]
         recording.replay()
-        return answers  # type: ignore[no-any-return]
+        return answers
 
     def _eager(self, what: str) -> tuple[Any, Any]:
         if what == "forward":

@@ -67,8 +67,8 @@ def gate(off: tuple[float, float]) -> str | None:
 
 
 @functools.lru_cache(maxsize=64)
-def wanted_softness(cell: Cell, eps: float) -> float:
+def wanted_softness(cell: Cell, eps: float, *, small: bool) -> float:
     """How soft our answer is on the smaller cell that peers are tuned on."""
-    sample = cell.sample()
+    sample = cell.sample(small=small)
     answer, gradient = truth(sample, eps)
     return softness(cell.task, sample.values(), answer, gradient)

@@ -13,6 +13,7 @@ import math
 import os
 import re
 import sys
+import time
 import traceback
 from multiprocessing.connection import Connection
 from typing import Any
@@ -82,7 +83,7 @@ class Contestant:
         return self.parameter
 
     def _tuned(self, cell: Cell, knob: Knob, target: float) -> float:
-        sample = cell.sample()
+        sample = cell.sample(small=self.peer.square)
         known = self.knobs.get((sample.key, target))
         if known is None:
             low, high = math.log(knob.low), math.log(knob.high)
@@ -92,7 +93,7 @@ class Contestant:
                 # What is not a number comes of a parameter that is too small: fast networks and kernels overflow.
                 low, high = (low, middle) if measure(math.exp(middle)) >= target else (middle, high)
             known = self.knobs[sample.key, target] = math.exp((low + high) / 2)
-        return known * (cell.n / sample.n) ** knob.power.get(cell.task, 0.0)
+        return known * float((cell.n / sample.n) ** knob.power.get(cell.task, 0.0))
 
     def _measure(self, sample: Cell) -> Any:
         """Parameter -> softness on a small cell; JAX compiles once for all parameters."""
@@ -115,11 +116,13 @@ class Contestant:
         return measure
 
     def trial(self, what: Pass) -> float:
-        """The first pass whose time counts against the limit."""
-        return seconds(self._at_hand(), what, 1)
+        """One pass, the first whose time counts against the limit."""
+        run, start = self._at_hand(), time.perf_counter()
+        run.wait(run.once(what))
+        return time.perf_counter() - start
 
-    def sample(self, what: Pass, calls: int) -> float:
-        return seconds(self._at_hand(), what, calls)
+    def sample(self, what: Pass, least: float) -> float:
+        return seconds(self._at_hand(), what, least)
 
     def inspect(self, every_row: bool, thorough: bool) -> dict[str, Any]:
         """Peak memory, the first rows of answer and gradient, and how far they are from the same call in float64."""

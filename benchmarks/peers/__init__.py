@@ -59,6 +59,7 @@ class Peer:
     knob: Knob | None = None
     truth: tuple[str, ...] = ()  #: tasks in which it poses our problem, so that our float64 answer is its truth too
     twin: bool = False  #: whether the same call in float64 is its truth
+    square: bool = False  #: whether it holds a matrix, n by n, whatever the task
 
     def missing(self, site: Site) -> str | None:
         """Why it cannot take part, or None."""
@@ -108,8 +109,9 @@ def _relaxed(library: str, package: str, *, jax: bool) -> list[Peer]:
     }
     return [
         Peer(
-            f"{library} {method}", package, method, package=package, jax=jax, knob=knob,
+            f"{library} {method}", f"peers.{package}", method, package=package, jax=jax, knob=knob,
             truth=("rank",) if method == "ot" else (), twin=not jax and method != "ot",
+            square=method == "neuralsort",
         )
         for method, knob in knobs.items()
     ]  # fmt: skip
@@ -141,19 +143,20 @@ PEERS: tuple[Peer, ...] = (
     ),
     Peer("LapSum", "peers.lapsum", package="torch", checkout="LapSum", knob=Knob("alpha", 1e-5, 1e3), twin=True),
     Peer(
-        "diffsort", "peers.matrices", "diffsort", package="diffsort", knob=Knob("1 / steepness", 1e-4, 1e3), twin=True,
+        "diffsort", "peers.matrices", "diffsort", package="diffsort", knob=Knob("1 / steepness", 1e-4, 1e3),
+        twin=True, square=True,
     ),
     Peer(
         "NeuralSort", "peers.matrices", "neuralsort", package="torch", checkout="neuralsort", devices=("cuda",),
-        knob=Knob("tau", 1e-6, 1e5, _GROWS),
+        knob=Knob("tau", 1e-6, 1e5, _GROWS), square=True,
     ),
     Peer(
         "NeuralSort (as in SoftSort)", "peers.matrices", "neuralsort in softsort", package="torch", checkout="softsort",
-        knob=Knob("tau", 1e-6, 1e5, _GROWS),
+        knob=Knob("tau", 1e-6, 1e5, _GROWS), square=True,
     ),
     Peer(
         "SoftSort", "peers.matrices", "softsort", package="torch", checkout="softsort",
-        knob=Knob("tau", 1e-6, 1e3), twin=True,
+        knob=Knob("tau", 1e-6, 1e3), twin=True, square=True,
     ),
     *_relaxed("SoftTorch", "softtorch", jax=False),
     *_relaxed("SoftJAX", "softjax", jax=True),

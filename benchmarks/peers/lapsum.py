@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import sys
 import types
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from torch.utils import cpp_extension
 
 from . import Operator, Site, checkout
 from .isotonic import between
+
+PARTS = ("rank", "sort", "topk")
 
 
 def operator(variant: str, task: str, n: int, site: Site) -> Operator:  # noqa: ARG001 (one signature for all)
@@ -39,17 +42,19 @@ def operator(variant: str, task: str, n: int, site: Site) -> Operator:  # noqa: 
 
 
 def _part(part: str, site: Site) -> Any:
-    name = f"lapsum.{part}"
-    if name not in sys.modules:
-        root = checkout(site, "LapSum", "lapsum")
-        for source in (root / "lapsum" / part / "cpu").glob("*.cpp"):
+    root = checkout(site, "LapSum", "lapsum")
+    if not any(name.startswith("lapsum.") for name in sys.modules):
+        with ThreadPoolExecutor() as pool:  # compiling takes a minute the first time
+            built = pool.map(lambda one: _build(root / "lapsum" / one, f"soft_{one}", site.device), PARTS)
+        sys.modules |= {
+            f"lapsum.{one}.extension.soft_{one}_{site.device}": module for one, module in zip(PARTS, built, strict=True)
+        }
+        for source in (root / "lapsum").glob("*/cpu/*.cpp"):
             for device in ("cpu", "cuda"):
-                extension = f"{name}.extension.{source.stem}_{device}"
-                needed = device == site.device and source.stem == f"soft_{part}"
-                built = _build(root / "lapsum" / part, source.stem, device) if needed else types.ModuleType(extension)
-                sys.modules[extension] = built
+                name = f"lapsum.{source.parts[-3]}.extension.{source.stem}_{device}"
+                sys.modules.setdefault(name, types.ModuleType(name))  # imported, but not called
         sys.path.insert(0, str(root))
-    return importlib.import_module(name)
+    return importlib.import_module(f"lapsum.{part}")
 
 
 def _build(folder: Path, stem: str, device: str) -> Any:
