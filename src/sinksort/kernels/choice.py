@@ -24,7 +24,7 @@ BACKENDS = ("auto", "torch", "triton", "numba")
 #: Rows up to this length are worked on by one thread (block) each, longer ones in pieces.
 _SHORT = 2048
 _FEW_TARGETS, _FEW_NODES = 4, 128  #: that all kernels take for longer rows
-_AUTO: dict[str, str] = {}  # by device
+_AUTO = {"cpu": "numba", "cuda": "triton"}  #: by device
 _FILES = {"numba": ("numba_rows", "numba_long"), "triton": ("triton_rows", "triton_long")}
 _HINTS = {"numba": "install it with pip install 'sinksort[cpu]'", "triton": "it comes with torch for CUDA on Linux"}
 _REACHED = 1e-5  #: marginal error that kernels always come below

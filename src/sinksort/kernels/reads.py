@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._checks import require_non_negative
+from .._checks import require_floating, require_non_negative
 from ..costs import Cost
 from ..problem import as_rows, entropy, existing, like_rows, target_rows
 from ..solvers import Solver
@@ -242,6 +242,7 @@ def _ask(
     flat = rows if rows.ndim == 2 else rows.reshape(-1, n)
     a = None
     if weights is not None:
+        require_floating(weights, "weights")
         a = like_rows(weights, x, dim, "weights").reshape(-1, n).float()
     kept, _ = existing(x, dim, mask) if mask is not None else (None, None)
     if kept is not None:
