@@ -21,7 +21,7 @@ from matplotlib.colors import to_hex
 
 from ..plot.style import ACCENT, HAIRLINE, INK, MASS, MUTED, TARGET, shades
 from ..snapshot import Array
-from .picture import ALPHA, BAR, SQUASHED, Axis, Picture, arrows, hard_cells, heads, targets, values
+from .picture import ALPHA, BAR, SQUASHED, Axis, Columns, Picture, arrows, hard_cells, heads, targets, values
 from .state import READS
 
 _FONT = "system-ui, sans-serif"
@@ -62,8 +62,8 @@ class Plots:
         row = picture.row
         n, m = row.P.shape
         columns = values(picture, axis)
-        self.values.data = columns
-        self.targets.data = targets(picture)
+        _put(self.values, columns)
+        _put(self.targets, targets(picture))
         self.written.data = _written(picture, columns["place"])
         self.flow.yaxis.ticker.ticks = [
             at for at in _LEVELS if at not in (_RANKS, _SORTED) or at in self.written.data["height"]
@@ -74,7 +74,7 @@ class Plots:
         self.image.data = {"image": [row.P], "x": [0.5], "y": [0.5], "dw": [m], "dh": [n]}
         cells = hard_cells(picture)
         cells["size"] = np.full(len(cells["value"]), np.clip(130 / max(n, m), 1.5, 7.0))
-        self.hard_cells.data = cells
+        _put(self.hard_cells, cells)
         _set(self.matrix.x_range, 0.5, m + 0.5)
         _set(self.matrix.y_range, n + 0.5, 0.5)
 
@@ -283,6 +283,13 @@ def _whole(plot: figure, which: str) -> None:
     """Ticks at whole numbers."""
     for axis in plot.axis if which == "both" else plot.xaxis:
         axis.ticker = BasicTicker(min_interval=1, num_minor_ticks=0)
+
+
+def _put(source: ColumnDataSource, columns: Columns) -> None:
+    """New columns, sent to the browser only if they are other than those it has."""
+    old = source.data
+    if old.keys() != columns.keys() or not all(np.array_equal(old[name], columns[name]) for name in columns):
+        source.data = columns
 
 
 def _set(span: Range1d, start: float, end: float) -> None:
