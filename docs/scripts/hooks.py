@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import docstrings
 import formulas
 import notebooks
 import public
@@ -34,7 +35,7 @@ SECTIONS = {
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Pages that are not written by hand, and new ones in the folder of guides, take their places in the menu."""
-    if missing := public.undocumented():
+    if missing := public.undocumented(public.package()):
         raise PluginError(f"public names without a docstring: {', '.join(missing)}")
     guides = section(config, "Guides")
     listed = {page for entry in guides for page in (entry.values() if isinstance(entry, dict) else [entry])}
@@ -124,4 +125,6 @@ def summary(module: str, name: str) -> str:
     """The first sentence of a docstring, for a table."""
     thing = public.package()[f"{module}.{name}".removeprefix("sinksort.")]
     text = thing.docstring.value if thing.docstring else ""
+    if not text and thing.is_attribute:
+        text = docstrings.comment(thing.final_target if thing.is_alias else thing)
     return re.sub(r"\s+", " ", text.split("\n\n")[0]).replace("|", "\\|").replace("``", "`")
