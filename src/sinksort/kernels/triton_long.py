@@ -31,7 +31,7 @@ _FEW_PROGRAMS = 132  #: chunks of all rows, if targets are few: every program ad
 _FEW_BLOCK = 1024
 _PASSES = 6  #: over a row that is cut into chunks; three are ordinary
 _HEAD = grid.HEAD.value
-_CELLS = grid.CELLS.value
+_LO = grid.LO.value
 
 
 def unable(ask: Ask) -> str | None:
@@ -46,7 +46,7 @@ def unable(ask: Ask) -> str | None:
 class _Sizes(NamedTuple):
     K: int
     KP: int  #: K, padded
-    HI: int  #: nine times as many cells
+    CELLS: int  #: of the grid
     UP: int  #: nodes, padded
     BU: int  #: nodes at a time
 
@@ -58,8 +58,8 @@ class _Sizes(NamedTuple):
 def _sizes(ask: Ask) -> _Sizes:
     """A rule of K nodes is made for functions as smooth as 3/K; a grid of 3 K cells and eight points is as good."""
     K = ask.y.shape[-1]
-    HI = 16 if K <= 48 else 32
-    return _Sizes(K, max(16, triton.next_power_of_2(K)), HI, triton.next_power_of_2(_CELLS * HI + 7), 32)
+    HI, BU = (16, 64) if K <= 48 else (32, 32)
+    return _Sizes(K, max(16, triton.next_power_of_2(K)), _LO * HI, triton.next_power_of_2(_LO * HI + 7), BU)
 
 
 def _cut(R: int, n: int, block: int, programs: int = _PROGRAMS) -> tuple[int, int]:
@@ -105,7 +105,8 @@ def push_backward(ask: Ask, state: Tensor, c: Tensor) -> Tensor:
 
 def _pull_by_grid(ask: Ask, phi: Tensor) -> Answer:
     x, n, R = ask.x, ask.x.shape[1], len(ask.x)
-    K, KP, HI, UP, BU = sizes = _sizes(ask)
+    K, KP, CELLS, UP, BU = sizes = _sizes(ask)
+    HI = CELLS // _LO
     code, weighted = CODES[ask.squash], ask.a is not None
     of_x, of_a = _strides(x, x), _strides(ask.a, x)
     y_row, b_row = _row_stride(ask.y), _row_stride(ask.b)
@@ -119,58 +120,61 @@ def _pull_by_grid(ask: Ask, phi: Tensor) -> Answer:
         *of_x, *of_a, ask.y, y_row, K, stats, n, tiles, G, SQUASH=code, WEIGHTED=weighted, BLOCK=_MOMENTS_BLOCK
     )
     # Both kernels see the same partial moments; masses are cut in as many chunks, of the same values.
-    masses = x.new_empty(R * G * 16 * HI * (1 + weighted), dtype=torch.float32)
+    room = x.new_empty(R * G * 16 * HI, dtype=torch.float32)
+    masses = x.new_empty(R * G * UP * (1 + weighted), dtype=torch.float32)
     grid.spread[(R * G,)](
-        *of_x, *of_a, stats, masses, n, tiles * (_MOMENTS_BLOCK // _SPREAD_BLOCK), G,
-        SQUASH=code, WEIGHTED=weighted, HI=HI, GP=GP, BLOCK=_SPREAD_BLOCK, num_warps=_SPREAD_WARPS,
+        *of_x, *of_a, stats, room, masses, n, tiles * (_MOMENTS_BLOCK // _SPREAD_BLOCK), G,
+        SQUASH=code, WEIGHTED=weighted, HI=HI, UP=UP, GP=GP, BLOCK=_SPREAD_BLOCK, num_warps=_SPREAD_WARPS,
     )  # fmt: skip
     state = x.new_empty(R, sizes.state, dtype=torch.float32)
     error = x.new_empty(R, dtype=torch.float32)
-    scratch = x.new_empty(R * (32 * HI + 2 * UP), dtype=torch.float32)
+    scratch = x.new_empty(R * 3 * UP, dtype=torch.float32)
     grid.solve[(R,)](
         stats, masses, ask.y, y_row, ask.b, b_row, phi, _row_stride(phi), last, _row_stride(last), eps, eps_rows,
-        state, error, scratch, n, G, _STEPS,
-        K=K, KP=KP, HI=HI, UP=UP, BU=BU, GP=GP, GB=min(16, GP), SQUASH=code, WEIGHTED=weighted, EPS_ROWS=by_row,
+        state, error, scratch, G, _STEPS,
+        K=K, KP=KP, CELLS=CELLS, UP=UP, BU=BU, GP=GP, GB=min(16, GP), SQUASH=code, WEIGHTED=weighted, EPS_ROWS=by_row,
         num_warps=8,
     )  # fmt: skip
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     blocks = triton.cdiv(n, _READ_BLOCK)
     grid.read[(R * blocks,)](
-        *of_x, state, sizes.state, out, n, blocks, KP=KP, HI=HI, SQUASH=code, BLOCK=_READ_BLOCK
+        *of_x, state, sizes.state, out, n, blocks, KP=KP, CELLS=CELLS, SQUASH=code, BLOCK=_READ_BLOCK
     )
     return Answer(out, state, error)
 
 
 def _pull_back_by_grid(ask: Ask, phi: Tensor, state: Tensor, w: Tensor) -> Tensor:
     x, n, R = ask.x, ask.x.shape[1], len(ask.x)
-    K, KP, HI, UP, BU = sizes = _sizes(ask)
+    K, KP, CELLS, UP, BU = sizes = _sizes(ask)
+    HI = CELLS // _LO
     code, weighted = CODES[ask.squash], ask.a is not None
     of_x, of_a, of_w = _strides(x, x), _strides(ask.a, x), _strides(w, x)
     eps, eps_rows, by_row = _of_eps(ask)
 
     G, tiles = _cut(R, n, _READ_BLOCK)
     GP = triton.next_power_of_2(G)
-    masses = x.new_empty(R * G * 16 * HI, dtype=torch.float32)
+    room = x.new_empty(R * G * 16 * HI, dtype=torch.float32)
+    masses = x.new_empty(R * G * UP, dtype=torch.float32)
     grid.spread_cotangents[(R * G,)](
-        *of_x, *of_w, state, sizes.state, masses, n, tiles * (_READ_BLOCK // _SPREAD_BLOCK), G,
-        SQUASH=code, HI=HI, BLOCK=_SPREAD_BLOCK, num_warps=_SPREAD_WARPS,
+        *of_x, *of_w, state, sizes.state, room, masses, n, tiles * (_READ_BLOCK // _SPREAD_BLOCK), G,
+        SQUASH=code, HI=HI, UP=UP, BLOCK=_SPREAD_BLOCK, num_warps=_SPREAD_WARPS,
     )  # fmt: skip
-    scratch = x.new_empty(R * (16 * HI + UP), dtype=torch.float32)
+    scratch = x.new_empty(R * 2 * UP, dtype=torch.float32)
     grid.solve_backward[(R,)](
         masses, ask.y, _row_stride(ask.y), ask.b, _row_stride(ask.b), phi, _row_stride(phi), eps, eps_rows, state,
-        scratch, G, K=K, KP=KP, HI=HI, UP=UP, BU=BU, GB=min(16, GP), SQUASH=code, EPS_ROWS=by_row, num_warps=8,
+        scratch, G, K=K, KP=KP, CELLS=CELLS, UP=UP, BU=BU, GB=min(16, GP), SQUASH=code, EPS_ROWS=by_row, num_warps=8,
     )  # fmt: skip
     sums = x.new_empty(R * G * 2, dtype=torch.float64)
     if code:
         grid.sum_back[(R * G,)](
             *of_x, *of_a, *of_w, state, scratch, sums, eps, eps_rows, n, tiles, G,
-            KP=KP, HI=HI, UP=UP, SQUASH=code, WEIGHTED=weighted, EPS_ROWS=by_row, BLOCK=_READ_BLOCK,
+            KP=KP, CELLS=CELLS, UP=UP, SQUASH=code, WEIGHTED=weighted, EPS_ROWS=by_row, BLOCK=_READ_BLOCK,
         )  # fmt: skip
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     blocks = triton.cdiv(n, _READ_BLOCK)
     grid.read_back[(R * blocks,)](
         *of_x, *of_a, *of_w, state, scratch, sums, eps, eps_rows, out, n, blocks, G,
-        KP=KP, HI=HI, UP=UP, GP=GP, SQUASH=code, WEIGHTED=weighted, EPS_ROWS=by_row, BLOCK=_READ_BLOCK,
+        KP=KP, CELLS=CELLS, UP=UP, GP=GP, SQUASH=code, WEIGHTED=weighted, EPS_ROWS=by_row, BLOCK=_READ_BLOCK,
     )  # fmt: skip
     return out
 
@@ -217,7 +221,7 @@ def _few(ask: Ask, phi: Tensor | None) -> Answer:
     for i in range(_PASSES):
         few.step[(R * G,)](
             *of_x, *of_a, stats, *of_targets, eps, eps_rows, carry[i], carry[i + 1], sums[1 - i % 2], sums[i % 2], n,
-            tiles * (_MOMENTS_BLOCK // _FEW_BLOCK), G, 2 * (i == 0), K=K, KP=KP, GP=GP, SQUASH=code, WEIGHTED=weighted,
+            tiles * (_MOMENTS_BLOCK // _FEW_BLOCK), G, 16 * (i == 0), K=K, KP=KP, GP=GP, SQUASH=code, WEIGHTED=weighted,
             EPS_ROWS=by_row, PUSH=push_, BLOCK=_FEW_BLOCK, num_warps=8,
         )  # fmt: skip
     few.end[(R if push_ else R * G,)](
