@@ -34,7 +34,7 @@ BLOCK = re.compile(
 @dataclass(frozen=True)
 class Block:
     code: str
-    output: str  #: what it is said to print
+    output: str | None  #: what it is said to print, if anything is said
     picture: Path | None  #: what it is said to draw
 
 
@@ -49,11 +49,11 @@ def blocks(page: Path) -> list[Block]:
     for match in BLOCK.finditer(page.read_text(encoding="utf-8")):
         picture = page.parent / match["picture"] if match["picture"] else None
         drawn = picture is not None and "figure" in match["code"]
-        found.append(Block(match["code"], match["output"] or "", picture.resolve() if picture and drawn else None))
+        found.append(Block(match["code"], match["output"], picture.resolve() if picture and drawn else None))
     return found
 
 
-def run(page: Path, drawn: Callable[[Path, Any], None] = lambda _path, _figure: None) -> list[tuple[str, str]]:
+def run(page: Path, drawn: Callable[[Path, Any], None] = lambda _path, _figure: None) -> list[tuple[str, str | None]]:
     """(printed, said) for each block; ``drawn`` is handed every picture."""
     mpl.use("Agg")
     namespace: dict[str, Any] = {"__name__": page.stem}
