@@ -24,22 +24,22 @@ _TINY, _UNJOINED, _ONE = np.float32(1e-30), np.float32(1e-30), np.float32(1.0)
 _RIDGE, _RIDGE_BACKWARD = np.float32(1e-6), np.float32(1e-9)
 _LARGEST_STEP = np.float32(5.0)
 _TOLERANCE, _TOLERANCE_OF_FLOW = np.float32(1e-6), np.float32(1e-5)
-_HARD, _SOFT, _RIGID = np.float32(1e-5), np.float32(0.5), np.float32(1e-3)
+_SOFT, _FLOOR, _FALLS = np.float32(0.8), np.float32(2e-7), np.float32(0.3)
 _MOST_STEPS, _KEEP = 40, np.float32(0.2)
 
 
 @njit(forceinline=True)
-def _larger(a: Any, b: Any) -> Any:
+def larger(a: Any, b: Any) -> Any:
     return choose(a > b, a, b)
 
 
 @njit(forceinline=True)
-def _smaller(a: Any, b: Any) -> Any:
+def smaller(a: Any, b: Any) -> Any:
     return choose(a < b, a, b)
 
 
 @njit(forceinline=True)
-def _size(a: Any) -> Any:
+def size_of(a: Any) -> Any:
     return choose(a > 0.0, a, splat(0.0) - a)
 
 
@@ -60,7 +60,7 @@ def lane_places(xs: F32, aw: F32, n: int, squash: int, low: F64, high: F64, at: 
         top = choose(inside & (x > top), x, top)
         bottom = choose(inside & (x < bottom), x, bottom)
     if squash == _NO_SQUASH:
-        ceiling, floor = _larger(widen(top), load64(high, 0)), _smaller(widen(bottom), load64(low, 0))
+        ceiling, floor = larger(widen(top), load64(high, 0)), smaller(widen(bottom), load64(low, 0))
         for i in range(0, 16 * n, 16):
             x64 = widen(load(xs, i))
             x64 = choose(x64 < np.inf, x64, ceiling)
@@ -80,14 +80,14 @@ def lane_places(xs: F32, aw: F32, n: int, squash: int, low: F64, high: F64, at: 
     variance = squares / weight
     spreads = (top > bottom) & (variance > 0.0)
     top64, bottom64 = widen(top), widen(bottom)
-    size = _larger(_larger(top64, zero - top64), _larger(bottom64, zero - bottom64))
+    size = larger(larger(top64, zero - top64), larger(bottom64, zero - bottom64))
     flat = choose(size > 0.0, splat64(1.0) / size, splat64(1.0))
     flat = choose(counted, choose(top > bottom, splat64(2.0) / (top64 - bottom64), flat), splat64(1.0))
     scale = choose(spreads, splat64(1.0) / root(variance), flat)
     mean = choose(spreads, mean, choose(counted, (top64 + bottom64) * 0.5, zero))
     for i in range(0, 16 * n, 16):
         z = (widen(load(xs, i)) - mean) * scale
-        z = _larger(_smaller(z, splat64(1e9)), splat64(-1e9))
+        z = larger(smaller(z, splat64(1e9)), splat64(-1e9))
         store64(at, i, z if squash == _ARCTAN else sigmoid64(z))
     if squash == _ARCTAN:
         for i in range(16 * n):
@@ -258,7 +258,7 @@ def lane_excesses(aw: F32, best: F32, n: int, b: F32, K: int, excess: F32) -> No
         lacks = bj - over * bj
         for i in range(n):
             lacks = lacks - widen(choose(load(best, 16 * i) == float(j), load(aw, 16 * i), splat(0.0)))
-        close = _larger(lacks, splat64(0.0) - lacks) > bj * _ROUNDING
+        close = larger(lacks, splat64(0.0) - lacks) > bj * _ROUNDING
         store(excess, 16 * j, narrow(choose(close, lacks, splat64(0.0))))
 
 
@@ -286,11 +286,13 @@ def lane_newton(G: F32, n: int, K: int, aw: F32, best: F32, b: F32, excess: F32,
                 off = off + choose(load(best, 16 * i) == float(j), load(leaving, 16 * i), splat(0.0))
             store(rho, o, off)
             store(z, o, off)
-            errors = errors + _size(off)
+            errors = errors + size_of(off)
             slope_here = slope_here + off * load(direction, o)
             flow = flow + arrives
         store(error, 0, errors)
-        working = errors > _smaller(flow * _TOLERANCE_OF_FLOW, splat(_TOLERANCE))
+        away = errors > smaller(flow * _TOLERANCE_OF_FLOW, splat(_TOLERANCE))
+        falls = (flow < _SOFT) & (errors > flow * _FLOOR) & (errors < before * _FALLS)
+        working = away | falls
         if not any_lane(working) or step == _MOST_STEPS:
             return
         if step == 0:  # one step of Sinkhorn, which costs little
@@ -311,15 +313,15 @@ def lane_newton(G: F32, n: int, K: int, aw: F32, best: F32, b: F32, excess: F32,
         for j in range(0, size, 16):
             centre = centre + load(z, j) * load(b, j)
         for j in range(0, size, 16):
-            d = _smaller(_larger(load(z, j) - centre, splat(-_LARGEST_STEP)), splat(_LARGEST_STEP))
+            d = smaller(larger(load(z, j) - centre, splat(-_LARGEST_STEP)), splat(_LARGEST_STEP))
             store(z, j, d)
             rises = rises + d * load(rho, j)
         fresh_slope = splat(0.0)
         for j in range(0, size, 16):
             # Where Newton's step does not rise: roughly Sinkhorn's own, which does.
             bj = load(b, j)
-            sinkhorn = choose(bj > 0.0, load(rho, j) / _larger(bj, splat(_TINY)), splat(0.0))
-            sinkhorn = _smaller(_larger(sinkhorn, splat(-_ONE)), splat(_ONE))
+            sinkhorn = choose(bj > 0.0, load(rho, j) / larger(bj, splat(_TINY)), splat(0.0))
+            sinkhorn = smaller(larger(sinkhorn, splat(-_ONE)), splat(_ONE))
             d = choose(rises > 0.0, load(z, j), sinkhorn)
             fresh_slope = fresh_slope + d * load(rho, j)
             d = choose(passed, load(direction, j), choose(working, d, splat(0.0)))
@@ -328,29 +330,6 @@ def lane_newton(G: F32, n: int, K: int, aw: F32, best: F32, b: F32, excess: F32,
             store(base, j, point)
             store(u, j, choose(working, point * exp32(d * length), point))
         slope = choose(passed, slope, fresh_slope)
-
-
-@njit(nogil=True, cache=True)
-def lane_rigid(G: F32, n: int, K: int, aw: F32, best: F32, u: F32, v: F32, leaving: F32, error: F32) -> None:
-    """Rows whose gradient would be lost in rounding get an infinite error: see ``numba_rows_read.looseness``."""
-    flow = splat(0.0)
-    for i in range(0, 16 * n, 16):
-        flow = flow + load(leaving, i)
-    suspect = (flow > _HARD) & (flow < _SOFT)
-    if n <= 2 or not any_lane(suspect):
-        return
-    joined, loose = splat(0.0), splat(0.0)
-    for j in range(K - 1):
-        sums, most = splat(0.0), splat(0.0)
-        for i in range(n):
-            at_best, vi, o = load(best, 16 * i), load(v, 16 * i), 16 * (i * K + j)
-            g = choose(at_best == float(j), splat(1.0), load(G, o))
-            f = choose(at_best == float(j + 1), splat(1.0), load(G, o + 16))
-            edge = g * f * (vi * vi * load(aw, 16 * i))
-            sums, most = sums + edge, _larger(most, edge)
-        per = load(u, 16 * j) * load(u, 16 * j + 16)
-        joined, loose = _larger(joined, sums * per), _larger(loose, (sums - most) * per)
-    store(error, 0, choose(suspect & (loose < joined * _RIGID), splat(np.inf), load(error, 0)))
 
 
 @njit(nogil=True, cache=True)

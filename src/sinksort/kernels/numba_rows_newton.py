@@ -45,6 +45,7 @@ _LARGEST_STEP = np.float32(5.0)
 _TINY, _ZERO, _ONE = np.float32(1e-30), np.float32(0.0), np.float32(1.0)
 _TOLERANCE = 1e-6  #: L1 error of the column marginal
 _TOLERANCE_OF_FLOW = 1e-5  #: as a share of what does not go where the hard sort sends it: gradients are made of that
+_SOFT, _FLOOR = 0.8, 2e-7  #: where less than this flows, go on until rounding stops the error from falling
 _MOST_STEPS = 40
 _SINKHORN = 1  #: steps of Sinkhorn at the start, which cost little
 _KEEP = 0.2  #: an inverse is kept while each step leaves at most so much of the error
@@ -389,7 +390,9 @@ def newton(G: F32, N: int, K: int, mass: F32, ra: F32, best: I64, b: F32, excess
             slopes = slopes + off * load(direction, c)
             flows = flows + load(u, c) * load(s, c)
         error, flow = float(total(errors)), total(flows)
-        if not (error > _TOLERANCE or error > _TOLERANCE_OF_FLOW * flow) or step == _MOST_STEPS:
+        near = error <= _TOLERANCE and error <= _TOLERANCE_OF_FLOW * flow
+        done = near and (flow > _SOFT or error <= _FLOOR * flow or error > 0.3 * before)
+        if done or not error < np.inf or step == _MOST_STEPS:
             return error, step, eliminations
         if step < _SINKHORN:
             for c in range(0, stride, 16):

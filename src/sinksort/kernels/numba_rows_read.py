@@ -11,7 +11,7 @@ from numba import njit
 
 from .numba_maths import F32, I64
 from .numba_rows_newton import add_by_best, add_up
-from .numba_simd import choose, highest, load, splat, store, total
+from .numba_simd import choose, highest, load, splat, store
 
 
 @njit(nogil=True, cache=True)
@@ -54,27 +54,6 @@ def pulled(G: F32, N: int, u: F32, v: F32, phi: F32, last: F32, lasts: int, stri
         squares = (s1 * s1 + s2 * s2 + s3 * s3 + s4 * s4 + s5 * s5 + s6 * s6) * vq * vq * load(occupied, 16 * q)
         worst = choose(squares > worst, squares, worst)
     return 4.0 * float(highest(worst))
-
-
-@njit(nogil=True, cache=True)
-def looseness(G: F32, N: int, K: int, u: F32, v: F32, mass: F32, lo: I64, hi: I64) -> float:
-    """How much of what joins neighbouring targets is more than one source: the largest such share.
-
-    A source alone between two targets is divided between them as their weights demand, wherever it stands: its places
-    in the gradient cancel, and when all are like this what remains is rounding.
-    """
-    joined, loose = 0.0, 0.0
-    for j in range(K - 1):
-        sums, most = splat(0.0), splat(0.0)
-        for q in range(lo[(j + 1) // 4], hi[j // 4]):
-            i = 16 * q
-            vq = load(v, i)
-            edge = load(G, j * N + i) * load(G, (j + 1) * N + i) * (vq * vq * load(mass, i))
-            sums = sums + edge
-            most = choose(edge > most, edge, most)
-        one = total(sums) * u[j] * u[j + 1]
-        joined, loose = max(joined, one), max(loose, one - highest(most) * u[j] * u[j + 1])
-    return loose / joined if joined > 0.0 else 1.0
 
 
 @njit(nogil=True, cache=True)

@@ -8,6 +8,7 @@ import numpy as np
 from numba import njit
 
 from .numba_maths import F32, F64
+from .numba_rows_careful import CANCELLED, careful
 from .numba_rows_lanes import (
     lane_averages,
     lane_eliminate,
@@ -16,13 +17,14 @@ from .numba_rows_lanes import (
     lane_newton,
     lane_places,
     lane_places_backward,
-    lane_rigid,
     lane_scale,
     lane_staircase,
     lane_substitute,
     lane_tensions,
+    larger,
+    size_of,
 )
-from .numba_simd import choose, load, load64, narrow, splat, splat64, store, widen
+from .numba_simd import any_lane, choose, load, load64, narrow, splat, splat64, store, widen
 
 # Parts of Lanes.n32, .n64: vectors for each value; of .k32, .k64: for each target; of .one: numbers of a row.
 XS, AW, BEST, V, LEAVING, WEIGHT, PHI_0, MEAN, COV, COV_2, DIRECT = range(11)
@@ -32,7 +34,7 @@ Y, H = range(2)
 EPS, LOW, HIGH, UNIT = range(4)
 
 _LARGEST_LOGIT = 1e9
-_RIDGE = np.float32(1e-9)
+_RIDGE, _ROUNDING = np.float32(1e-9), np.float32(1e-6)
 
 
 class Lanes(NamedTuple):
@@ -139,7 +141,6 @@ def pull_short(x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K: in
     for first in range(start, stop, 16):
         rows_into(k, x, a, y, b, eps, n, K, squash, steps, first, stop)
         solve_lanes(k, n, K)
-        lane_rigid(k.G, n, K, k.n32[AW], k.n32[BEST], k.k32[U], k.n32[V], k.n32[LEAVING], k.error)
         leave(k, x, n, K, first, stop, state64, state32, errors, False)
         levels_into(k, phi, K, steps[1], first, stop, False)
         for i in range(n):
@@ -201,6 +202,35 @@ def push_short(x: F32, a: F32, y: F32, b: F32, eps: F32, n: int, K: int, squash:
 
 
 @njit(nogil=True, cache=True)
+def without_constants(k: Lanes, n: int) -> None:
+    """``numba_rows_wide.without_constant`` in lanes."""
+    whole, weight = splat64(0.0), splat64(0.0)
+    for i in range(0, 16 * n, 16):
+        whole, weight = whole + widen(load(k.n32[WEIGHT], i)), weight + widen(load(k.n32[AW], i))
+    share, most, left = narrow(whole / weight), splat(0.0), splat(0.0)
+    for i in range(0, 16 * n, 16):
+        w = load(k.n32[WEIGHT], i)
+        rest = w - load(k.n32[AW], i) * share
+        most, left = larger(most, size_of(w)), larger(left, size_of(rest))
+        store(k.n32[WEIGHT], i, rest)
+    for i in range(0, 16 * n, 16):
+        store(k.n32[WEIGHT], i, choose(left < most * _ROUNDING, splat(0.0), load(k.n32[WEIGHT], i)))
+
+
+@njit(nogil=True, cache=True)
+def carefully(k: Lanes, n: int, K: int) -> None:
+    """The cotangent of x~ once more, for the rows marked in ``error``."""
+    out = np.empty(n, np.float32)
+    for lane in range(16):
+        if k.error[lane] > 0.0:
+            careful(k.n64[AT, lane::16].copy(), k.n32[AW, lane::16].copy(), n, k.n32[WEIGHT, lane::16].copy(),
+                    k.k64[Y, lane::16].copy(), k.k32[B, lane::16].copy(), k.k64[H, lane::16].copy(),
+                    k.k32[U, lane::16].copy(), k.k32[PHI, lane::16].copy(), K, k.one[EPS, lane], out)  # fmt: skip
+            for i in range(n):
+                k.n32[COV, 16 * i + lane] = out[i]
+
+
+@njit(nogil=True, cache=True)
 def short_backward(x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K: int, squash: int, push: bool,
                    steps: tuple[int, int, int, int, int], w: F32, grad: F32, state64: F64, state32: F32, start: int,
                    stop: int) -> None:  # fmt: skip
@@ -222,6 +252,8 @@ def short_backward(x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K
                     n32[WEIGHT, 16 * i + lane] = w[row * n + i]
         if push:
             carry_lanes(k, n)
+        else:
+            without_constants(k, n)
         best, u, v = n32[BEST], k32[U], n32[V]
         lane_gibbs(k.n64[AT], n, k.k64[Y], k.k64[H], K, k.one[EPS], best, k.G)
         lane_scale(k.G, n, K, n32[AW], best, u, v, n32[LEAVING], k32[S])
@@ -237,9 +269,16 @@ def short_backward(x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K
         lane_substitute(k.W, K, k32[INV], k32[TENSION], k32[LAM])
         lane_averages(k.G, n, K, best, u, v, k32[LAM], k.k64[Y], n32[PHI_0], n32[MEAN], n32[COV_2])
         per_eps = narrow(splat64(2.0) / load64(k.one[EPS], 0))
+        parts, whole = splat(0.0), splat(0.0)
         for i in range(0, 16 * n, 16):
-            along = load(n32[WEIGHT], i) * load(n32[COV], i) - load(n32[AW], i) * load(n32[COV_2], i)
+            part = load(n32[WEIGHT], i) * load(n32[COV], i)
+            along = part - load(n32[AW], i) * load(n32[COV_2], i)
+            parts, whole = larger(parts, size_of(part)), larger(whole, size_of(along))
             store(n32[COV], i, per_eps * along)
+        cancelled = whole < parts * CANCELLED
+        if not push and any_lane(cancelled):
+            store(k.error, 0, choose(cancelled, splat(1.0), splat(0.0)))
+            carefully(k, n, K)
         lane_places_backward(n32[XS], n32[AW], k.n64[AT], n, squash, k.moments, k.one[UNIT], n32[COV])
         for row in range(first, min(first + 16, stop)):
             lane = row - first

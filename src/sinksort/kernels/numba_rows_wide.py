@@ -10,8 +10,9 @@ import numpy as np
 from numba import njit
 
 from .numba_maths import F32, F64, I32, places, places_backward, row_into
+from .numba_rows_careful import CANCELLED, careful
 from .numba_rows_newton import band, edges, eliminate, excesses, gather, gibbs, newton, scale, staircase, substitute
-from .numba_rows_read import at_best, complete, covariances, looseness, pulled, tensions
+from .numba_rows_read import at_best, complete, covariances, pulled, tensions
 from .numba_rows_sources import cells_for, interpolate, padded, polynomials, range_of, remainder, spread
 from .numba_rows_work import (
     AT,
@@ -25,6 +26,7 @@ from .numba_rows_work import (
     ENDS,
     EXCESS,
     GHI,
+    GIVEN,
     GLO,
     HI,
     INV,
@@ -68,7 +70,7 @@ from .numba_simd import choose, load, splat, store, total
 
 _LARGEST_LOGIT = 1e9  #: beyond this float64 does not resolve what small differences of places mean
 _ACCEPTED = 5e-6
-_HARD, _SOFT, _RIGID = 1e-5, 0.5, 1e-3  #: shares that do not go where the hard sort sends them; of looseness
+_ROUNDING = np.float32(1e-6)
 _REFINED = np.float32(5e-5)  #: what lambda may leave of t
 _RIDGE = np.float32(1e-9)  #: to the ground, times b and what flows: across weaker links lambda would be all rounding
 
@@ -89,17 +91,6 @@ def solved(k: Work, n: int, K: int, eps: float, cells: int, low: float, high: fl
     if not max(abs(t[0]), abs(t[N - 1])) < _LARGEST_LOGIT or not error < np.inf:
         return np.inf
     return error
-
-
-@njit(nogil=True, cache=True)
-def rigid(k: Work, K: int, N: int) -> bool:
-    """Whether the gradient would be lost in rounding: only if most goes where the hard sort sends it."""
-    flow = np.float32(0.0)
-    for i in range(0, N, 16):
-        flow += total(load(k.n32[WEIGHT], i))
-    if not _HARD < flow < _SOFT:
-        return False
-    return looseness(k.G, N, K, k.k32[U], k.n32[V], k.n32[MASS], k.k_int[LO], k.k_int[HI]) < _RIGID
 
 
 @njit(nogil=True, cache=True)
@@ -155,8 +146,6 @@ def pull_rows(x: F32, a: F32, y: F32, b: F32, phi: F32, last: F32, eps: F32, n: 
             if cells == 0:
                 for i in range(n):
                     answer[of_int[1 + i]] = read[i]
-                if n > 2 and rigid(k, K, padded(n)):
-                    error = np.inf
                 break
             error = max(error, 3.0 * remainder(read, cells, k.n32[OCCUPIED]) / span)
             if error <= _ACCEPTED:
@@ -282,6 +271,22 @@ def towards_places(k: Work, N: int, K: int, W: F32, saved: bool) -> None:
 
 
 @njit(nogil=True, cache=True)
+def without_constant(w: F32, aw: F32, n: int, out: F32) -> None:
+    """w less a multiple of a, which changes no gradient: what all values get together is fixed."""
+    whole, weight = 0.0, 0.0
+    for i in range(n):
+        whole += w[i]
+        weight += aw[i]
+    share = np.float32(whole / weight)
+    most, left = np.float32(0.0), np.float32(0.0)
+    for i in range(n):
+        out[i] = w[i] - aw[i] * share
+        most, left = max(most, abs(w[i])), max(left, abs(out[i]))
+    if left < _ROUNDING * most:
+        out[:n] = 0.0
+
+
+@njit(nogil=True, cache=True)
 def rows_backward(x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K: int, squash: int, push: bool,
                   steps: tuple[int, int, int, int, int], w: F32, grad: F32, state64: F64, state32: F32,
                   state_int: I32, start: int, stop: int) -> None:  # fmt: skip
@@ -316,7 +321,9 @@ def rows_backward(x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K:
         low, high = range_of(at, n)
         N = sources_into(k, n, cells, low, high, order, False)
         take_roots(k.n32[ROOT], N)
-        given = w if push else w[row * n : row * n + n]
+        given = k.n32[GIVEN]
+        if not push:
+            without_constant(w[row * n : row * n + n], aw, n, given)
         if push:
             carry(k, n, mean, per_unit, order)
         elif cells > 0:
@@ -330,16 +337,25 @@ def rows_backward(x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K:
         scale(k.G, N, K, k.n32[MASS], best, k.k32[U], lo, hi, glo, ghi, k.n32[V], k.n32[MEAN], k.parts, k.k32[S])
         towards_places(k, N, K, k.W if K > SAVED else of32[2 * stride :], K <= SAVED)
         per_eps = np.float32(2.0 / e)
+        parts, whole = np.float32(0.0), np.float32(0.0)
         if cells > 0:
             polynomials(k.n32[COV], cells, k.in_cells)
             interpolate(k.in_cells, n, k.n_int[CELL], k.n32[WITHIN], read)
             polynomials(k.n32[COV_2], cells, k.in_cells)
             interpolate(k.in_cells, n, k.n_int[CELL], k.n32[WITHIN], direct)
             for i in range(n):
-                read[i] = per_eps * (given[i] * read[i] - aw[i] * direct[i])
+                part = given[i] * read[i]
+                read[i] = part - aw[i] * direct[i]
+                parts, whole = max(parts, abs(part)), max(whole, abs(read[i]))
+                read[i] *= per_eps
         else:
             for i in range(n):
-                read[order[i]] = per_eps * (weight[i] * k.n32[COV, i] - k.n32[MASS, i] * k.n32[COV_2, i])
+                part = weight[i] * k.n32[COV, i]
+                along = part - k.n32[MASS, i] * k.n32[COV_2, i]
+                parts, whole = max(parts, abs(part)), max(whole, abs(along))
+                read[order[i]] = per_eps * along
+        if not push and whole < CANCELLED * parts:
+            careful(at, aw, n, given, k.k64[Y], k.k32[B], k.k64[H], k.k32[U], k.k32[PHI], K, e, read)
         read[n:] = 0.0
         unit = 1.0 / per_unit if push else 1.0
         places_backward(xs, aw, at, squash, mean, per_unit, total_weight, spreads, unit, read)

@@ -12,7 +12,7 @@ from .numba_rows_sources import hats, lay_grid, locate, occupied_nodes, padded, 
 from .numba_simd import load, root, store
 
 # Rows of Work.n32, .n64 and .n_int: of a row's values in the order they came, or of its sources in their own.
-XS, AW, READ, WITHIN, MASS, ROOT, OCCUPIED, V, WEIGHT, Y_0, PHI_0, MEAN, COV, COV_2, DIRECT = range(15)
+XS, AW, READ, WITHIN, MASS, ROOT, OCCUPIED, V, WEIGHT, Y_0, PHI_0, MEAN, COV, COV_2, DIRECT, GIVEN = range(16)
 AT, PLACE, T, R = range(4)
 CELL, COUNT, BEST, GLO, GHI = range(5)
 # Rows of Work.k32, .k64 and .k_int: of the targets.
@@ -45,7 +45,7 @@ class Work(NamedTuple):
 def workspace(n: int, K: int) -> Work:
     N, stride = padded(n), padded(K)
     return Work(
-        np.zeros((15, N), np.float32),
+        np.zeros((16, N), np.float32),
         np.zeros((4, N), np.float64),
         np.zeros((5, N + 16), np.int64),
         np.zeros((11, stride), np.float32),

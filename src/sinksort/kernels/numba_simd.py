@@ -98,6 +98,7 @@ _binary(operator.gt, lambda builder, a, b: builder.fcmp_ordered(">", a, b), comp
 _binary(operator.ge, lambda builder, a, b: builder.fcmp_ordered(">=", a, b), comparison=True)
 _binary(operator.eq, lambda builder, a, b: builder.fcmp_ordered("==", a, b), comparison=True)
 _binary(operator.and_, lambda builder, a, b: builder.and_(a, b))
+_binary(operator.or_, lambda builder, a, b: builder.or_(a, b))
 
 
 def _pointer(context: Any, builder: Any, array_type: Any, array: Any, offset: Any, vector: Any) -> Any:

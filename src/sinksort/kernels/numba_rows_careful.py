@@ -1,0 +1,94 @@
+"""The way back in double precision, for the rare row whose gradient is small because large parts of it cancel.
+
+A value alone between two targets is divided between them as their weights demand, wherever it stands. When the plan is
+stiff like that everywhere (small eps, weights that are no multiples of each other), w_i Cov_i(phi, y) and
+a_i Cov_i(lambda, y) are equal but for what little the others add, and in single precision that is rounding.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+
+from .numba_maths import F32, F64, I64
+
+_RIDGE, _CUT = 1e-22, 60.0  #: as in single precision, but with its digits
+CANCELLED = np.float32(1e-2)  #: a gradient smaller than this share of its parts has lost too many digits
+
+
+@njit(nogil=True, cache=True)
+def careful(at: F64, aw: F32, n: int, w: F32, y: F64, b: F32, h: F64, u: F32, phi: F32, K: int, eps: float,
+            out: F32) -> None:  # fmt: skip
+    """The cotangent of x~ from w, by the formulas of ``asks``; values in any order, each with a band of targets."""
+    P, W = np.zeros((n, K)), np.zeros((K, K))
+    best, low, high, ends = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64), np.zeros(K, np.int64)
+    mean, cov, cov_2 = np.empty(n), np.empty(n), np.empty(n)
+    lam, inv, levels = np.zeros(K), np.zeros(K), phi[:K].astype(np.float64)
+    flow = _conditional(at, aw, n, y, h, u, K, eps, P, best, low, high, ends)
+    _averages(P, best, low, high, n, levels, y, mean, cov)
+    for i in range(n):
+        for j in range(low[i], high[i]):
+            lam[j] += w[i] * P[i, j] * ((levels[j] - levels[best[i]]) - mean[i])
+            for k in range(j + 1, high[i]):
+                W[j, k] += aw[i] * P[i, j] * P[i, k]
+    for k in range(K - 1):
+        pivot = b[k] * flow * _RIDGE
+        for j in range(k + 1, ends[k]):
+            pivot += W[k, j]
+        inv[k] = 1.0 / pivot if pivot > 0.0 else 0.0
+        lam[k] *= inv[k]
+        for j in range(k + 1, ends[k]):
+            lam[j] += W[k, j] * lam[k]
+            for c in range(j + 1, ends[k]):
+                W[j, c] += W[k, j] * inv[k] * W[k, c]
+    lam[K - 1] = 0.0
+    for k in range(K - 2, -1, -1):
+        for j in range(k + 1, ends[k]):
+            lam[k] += W[k, j] * inv[k] * lam[j]
+    _averages(P, best, low, high, n, lam, y, mean, cov_2)
+    for i in range(n):
+        out[i] = (w[i] * cov[i] - aw[i] * cov_2[i]) * (2.0 / eps)
+
+
+@njit(nogil=True, cache=True)
+def _conditional(at: F64, aw: F32, n: int, y: F64, h: F64, u: F32, K: int, eps: float, P: F64, best: I64, low: I64,
+                 high: I64, ends: I64) -> float:  # fmt: skip
+    """p_ij, the best target of each value, its band, and how far targets share values; returns what is not best."""
+    flow = 0.0
+    for i in range(n):
+        t, r = 2.0 * at[i] / eps, -np.inf
+        for j in range(K):
+            if t * y[j] - h[j] > r and u[j] > 0.0:
+                best[i], r = j, t * y[j] - h[j]
+        low[i], high[i] = best[i], best[i] + 1
+        while low[i] > 0 and r - (t * y[low[i] - 1] - h[low[i] - 1]) < _CUT:
+            low[i] -= 1
+        while high[i] < K and r - (t * y[high[i]] - h[high[i]]) < _CUT:
+            high[i] += 1
+        others = 0.0
+        for j in range(low[i], high[i]):
+            P[i, j] = u[j] * math.exp(t * y[j] - h[j] - r)
+            others += P[i, j] if j != best[i] else 0.0
+        whole = others + u[best[i]]
+        flow += aw[i] * others / whole
+        for j in range(low[i], high[i]):
+            P[i, j] /= whole
+            ends[j] = max(ends[j], high[i])
+    for j in range(1, K):
+        ends[j] = max(ends[j], ends[j - 1])
+    return flow
+
+
+@njit(nogil=True, cache=True)
+def _averages(P: F64, best: I64, low: I64, high: I64, n: int, phi: F64, y: F64, mean: F64, cov: F64) -> None:
+    """E_i phi less phi at the best target of i, and Cov_i(phi, y)."""
+    for i in range(n):
+        phi_0, y_0 = phi[best[i]], y[best[i]]
+        s, s_y, s_both = 0.0, 0.0, 0.0
+        for j in range(low[i], high[i]):
+            s += P[i, j] * (phi[j] - phi_0)
+            s_y += P[i, j] * (y[j] - y_0)
+            s_both += P[i, j] * (phi[j] - phi_0) * (y[j] - y_0)
+        mean[i], cov[i] = s, s_both - s * s_y
