@@ -13,6 +13,8 @@ from hypothesis import settings
 from .browsers import CHROMIUM
 
 os.environ.setdefault("MPLBACKEND", "Agg")
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # read when kernels are defined
 torch.set_num_threads(int(os.environ.get("SINKSORT_TEST_THREADS", "1")))
 settings.register_profile("sinksort", deadline=None, derandomize=True, max_examples=40)
 settings.load_profile("sinksort")

@@ -1,21 +1,25 @@
 """What the Triton kernels for short rows share: where values stand, their shares of the targets, the start.
 
 **Exponents to 1e-6 in single precision.** x~ and y are centred and scaled to [-1/2, 1/2], where they are called x and y
-below. Of (y~_j - x~_i)^2 only the product matters, all else belongs to a potential: with s = 2 (scale of x~) (scale of y~) / eps
+below. Of (y~_j - x~_i)^2 only the product matters, all else belongs to a potential. With s = 2 / eps, scaled,
 
     p_ij  =  softmax_j s (x_i y_j - U_j).
 
-s reaches 2e4, and x y - U nearly cancels where the plan lives. So x = xh + xl and y = yh + yl, where xh and yh are multiples of 2^-12,
-and U = Uh + Ul, where Uh is a multiple of 2^-24: then xh yh - Uh is exact, and what remains is below 2^-12. U itself is
-kept in double precision; there are only K of it.
+s reaches 2e4, and x y - U nearly cancels where the plan lives. So x = xh + xl and y = yh + yl, where xh and yh are
+multiples of 2^-12, and U = Uh + Ul, where Uh is a multiple of 2^-24: then xh yh - Uh is exact, and what remains is
+below 2^-12. U itself is kept in double precision; there are only K of it.
 """
 
 from __future__ import annotations
 
-
-
 import triton
 import triton.language as tl
+
+#: Arguments whose values make no kernel of their own: compiling takes seconds, and rows come in many lengths.
+NUMBERS = [
+    "N", "K", "m", "S", "x_row", "x_col", "a_row", "a_col", "y_row", "b_row", "phi_row", "last_row", "w_row", "w_col",
+]  # fmt: skip
+GIVEN = ["x_ptr", "a_ptr", "y_ptr", "b_ptr", "phi_ptr", "last_ptr", "eps_ptr", "w_ptr"]
 
 #: How the maps into [0, 1] are called inside kernels.
 SQUASHES = {"sigmoid": 1, "arctan": 2, None: 0}
@@ -174,10 +178,10 @@ def on_values(v: tl.tensor, TA: tl.constexpr) -> tl.tensor:
 
 @triton.jit
 def shares(
-    xh: tl.tensor, xl: tl.tensor, y: tl.tensor, yh: tl.tensor, yl: tl.tensor, Uh: tl.tensor, Ul: tl.tensor, s: tl.tensor,
-    TA: tl.constexpr, WIDE: tl.constexpr
+    xh: tl.tensor, xl: tl.tensor, y: tl.tensor, yh: tl.tensor, yl: tl.tensor, Uh: tl.tensor, Ul: tl.tensor,
+    s: tl.tensor, TA: tl.constexpr, WIDE: tl.constexpr
 ) -> tl.tensor:  # fmt: skip
-    """The tile p: sums over targets are one. s is in units of log 2. If WIDE, xh, y and Uh are doubles and all there is."""
+    """The tile p: sums over targets are one. s is in units of log 2. If WIDE, xh, y and Uh are doubles, and all."""
     if WIDE:
         t = on_values(xh, TA) * on_targets(y, TA) - on_targets(Uh, TA)
         e = tl.exp2((t - on_values(tl.max(t, axis=TA), TA)) * s)
@@ -214,8 +218,8 @@ def load_targets(y_ptr: tl.tensor, b_ptr: tl.tensor, K: tl.tensor, BK: tl.conste
 
 @triton.jit
 def exact_boundaries(
-    x_ptr: tl.tensor, a_ptr: tl.tensor, N: tl.tensor, x_col: tl.tensor, a_col: tl.tensor, origin: tl.tensor, unit: tl.tensor,
-    levels: tl.tensor, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr,
+    x_ptr: tl.tensor, a_ptr: tl.tensor, N: tl.tensor, x_col: tl.tensor, a_col: tl.tensor,
+    origin: tl.tensor, unit: tl.tensor, levels: tl.tensor, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr,
     BLOCK_N: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
 ) -> tl.tensor:  # fmt: skip
     """Where the staircase passes from each target to the next: see ``solvers.start``. O(n^2) comparisons."""
@@ -296,4 +300,4 @@ def through_moments(
         g = g + tl.load(partial_ptr + N + i, mask=i < N, other=0.0)
     else:
         g = g / unit
-    tl.store(grad_ptr + i, tl.where(bad > 0, float("nan"), g), mask=i < N)
+    tl.store(grad_ptr + i, tl.where(bad > 0, float("nan"), g).to(tl.float32), mask=i < N)

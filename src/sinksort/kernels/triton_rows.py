@@ -1,8 +1,9 @@
 """Triton kernels for rows that fit a thread block: the contract of ``asks`` for CUDA, n up to 2048.
 
-Every row is answered by one program in the first launch (``triton_short``). A second launch is always made and returns at
-once for rows whose estimated error is small; the others are solved with all their targets (``triton_whole``). Nothing waits for
-the device, and the number of launches does not depend on values. Answers are final: a row that failed twice is NaN.
+Every row is answered by one program in the first launch (``triton_short``). A second launch is always made and returns
+at once for rows whose estimated error is small; the others are solved with all their targets (``triton_whole``).
+Nothing waits for the device, and the number of launches does not depend on values. Answers are final: a row that failed
+twice is NaN.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import os
 from typing import Any
 
 import torch
-import triton
 from torch import Tensor
 
 from . import triton_short, triton_whole
@@ -73,9 +73,10 @@ class _Arguments:
         self.grid = (x.shape[0],)
         self.n, self.K, self.m = x.shape[1], y.shape[1], ask.m
         self.tensors = x, a, y, b, levels
-        self.eps, self.eps_rows = (0.0, ask.eps) if isinstance(ask.eps, Tensor) else (ask.eps, y)
+        self.eps, self.eps_rows = (0.0, ask.eps) if isinstance(ask.eps, Tensor) else (float(ask.eps), y)
         self.strides = (
-            _row_stride(x), x.stride(1), _row_stride(a), a.stride(1), _row_stride(y), _row_stride(b), _row_stride(levels)
+            _row_stride(x), x.stride(1), _row_stride(a), a.stride(1),
+            _row_stride(y), _row_stride(b), _row_stride(levels),
         )  # fmt: skip
         self.kind: dict[str, Any] = {
             "SQUASH": SQUASHES[ask.squash],
@@ -93,7 +94,7 @@ def _row_stride(t: Tensor) -> int:
 
 
 def _power(count: int) -> int:
-    return max(16, triton.next_power_of_2(count))
+    return max(16, 1 << (count - 1).bit_length())
 
 
 def _short_sizes(n: int, K: int) -> tuple[int, int]:
@@ -118,7 +119,7 @@ def _forward(ask: Ask, phi: Tensor | None) -> Answer:
     error = x.new_empty(R, dtype=torch.float32)
     few = K <= _FEW
     if few:
-        at = x.new_empty(R, 3 * n, dtype=torch.float32)
+        at = x.new_empty(R, 3 * n + K, dtype=torch.float32)
         last = each.tensors[2] if ask.last is None else ask.last.contiguous()
         at_once, warps = _short_sizes(n, K)
         triton_short.forward[each.grid](
@@ -143,7 +144,7 @@ def _backward(ask: Ask, phi: Tensor | None, state: Tensor, w: Tensor) -> Tensor:
     grad = x.new_empty(R, n)
     partial = x.new_empty(R, 2 * n if phi is None else n, dtype=torch.float32)
     if K <= _FEW:
-        at = x.new_empty(R, 3 * n, dtype=torch.float32)
+        at = x.new_empty(R, 3 * n + K, dtype=torch.float32)
         at_once, warps = _short_sizes(n, K)
         triton_short.backward[each.grid](
             *each.tensors, w, each.eps_rows, at, state, partial, grad,

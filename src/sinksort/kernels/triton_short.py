@@ -8,7 +8,7 @@ made up by a second solve for what the first one left.
 
 Tiles are (targets, values), so that a thread has several targets of one value, and sums over targets stay within it.
 
-The state of a row: origin, unit, spread, NaN or not, whether the row was answered by ``triton_whole``; from column 8, U.
+The state of a row: origin, unit, spread, NaN or not, whether it was answered by ``triton_whole``; from column 8, U.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ import triton.language as tl
 
 from .triton_laplacian import bridged, laplacian_solve, path_of, times_laplacian
 from .triton_parts import (
+    GIVEN,
     LOG2_E,
+    NUMBERS,
     apart_from_mean,
     exact_boundaries,
     halves,
@@ -52,6 +54,16 @@ def load_targets_again(y_ptr: tl.tensor, b_ptr: tl.tensor, K: tl.tensor, BK: tl.
 
 
 @triton.jit
+def through_memory(ptr: tl.tensor, v: tl.tensor, K: tl.tensor, BK: tl.constexpr) -> tl.tensor:
+    """v itself. What comes of a matrix product would carry its layout into tiles, and make sums over targets slow."""
+    j = tl.arange(0, BK)
+    tl.debug_barrier()
+    tl.store(ptr + j, v, mask=j < K)
+    tl.debug_barrier()
+    return tl.load(ptr + j, mask=j < K, other=0.0)
+
+
+@triton.jit
 def plan_of(
     at_ptr: tl.tensor, a_ptr: tl.tensor, i: tl.tensor, N: tl.tensor, a_col: tl.tensor,
     y: tl.tensor, yh: tl.tensor, yl: tl.tensor, Uh: tl.tensor, Ul: tl.tensor, s: tl.tensor, WEIGHTED: tl.constexpr
@@ -68,7 +80,7 @@ def off_diagonal_sums(W: tl.tensor, BK: tl.constexpr) -> tl.tensor:
     return tl.sum(tl.where(j[:, None] == j[None, :], 0.0, W), axis=1)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=NUMBERS, do_not_specialize_on_alignment=GIVEN)
 def forward(
     x_ptr: tl.tensor, a_ptr: tl.tensor, y_ptr: tl.tensor, b_ptr: tl.tensor, phi_ptr: tl.tensor, last_ptr: tl.tensor,
     eps_ptr: tl.tensor, at_ptr: tl.tensor, out_ptr: tl.tensor, state_ptr: tl.tensor, error_ptr: tl.tensor,
@@ -84,7 +96,7 @@ def forward(
     a_ptr += row * a_row
     y_ptr += row * y_row
     b_ptr += row * b_row
-    at_ptr += row * N * 3
+    at_ptr += row * (N * 3 + K)
     state_ptr += row * S
     if EPS_ROWS:
         eps = tl.load(eps_ptr + row)
@@ -106,7 +118,8 @@ def forward(
 
     yh, yl = halves(y_wide)
     y = y_wide.to(tl.float32)
-    base = start_of(boundaries, step, b, has, s)  # the last accepted point; the way from it, how far, and the slope there
+    # The last accepted point, the way from it, how far to go, and the slope there.
+    base = start_of(boundaries, step, b, has, s)
     way = tl.zeros([BK], tl.float32)
     length = 1.0
     rise = float("inf")
@@ -114,7 +127,8 @@ def forward(
     k = 0
     going = True
     while going & (k < _STEPS):
-        Uh, Ul = potential_halves(base - (length * way).to(tl.float64) * inverse_s, has)
+        U = through_memory(state_ptr + 8, base - (length * way).to(tl.float64) * inverse_s, K, BK)
+        Uh, Ul = potential_halves(U, has)
         P_sum = tl.zeros([BK, BN], tl.float32)
         W = tl.zeros([BK, BK], tl.float32)
         for start in range(0, N, BN):
@@ -150,7 +164,7 @@ def forward(
                 going = size > _NEAR
         k += 1
 
-    U = base - (length * way).to(tl.float64) * inverse_s
+    U = through_memory(state_ptr + 8, base - (length * way).to(tl.float64) * inverse_s, K, BK)
     yh, yl, y, has = load_targets_again(y_ptr, b_ptr, K, BK)
     Uh, Ul = potential_halves(U, has)
     P_sum = tl.zeros([BK, BN], tl.float32)
@@ -192,7 +206,6 @@ def forward(
     tl.store(state_ptr + 2, spread)
     tl.store(state_ptr + 3, bad.to(tl.float64))
     tl.store(state_ptr + 4, tl.zeros([], tl.float64))
-    tl.store(state_ptr + 8 + j, U, mask=j < K)
 
 
 @triton.jit
@@ -201,7 +214,7 @@ def store_averages(
     unit: tl.tensor, bad: tl.tensor, has: tl.tensor, N: tl.tensor, K: tl.tensor, x_col: tl.tensor, a_col: tl.tensor,
     WEIGHTED: tl.constexpr, BLOCK_N: tl.constexpr, BK: tl.constexpr
 ) -> None:  # fmt: skip
-    """What ``push`` answers, from sums of a z over each target; one infinite value of any weight reaches all targets."""
+    """What ``push`` answers, from sums of a z for each target; an infinite value of any weight reaches all targets."""
     i = tl.arange(0, BLOCK_N)
     x = load_values(x_ptr, i, N, x_col)
     infinite = (tl.abs(x) == float("inf")) & (load_weights(a_ptr, i, N, a_col, WEIGHTED) > 0)
@@ -210,10 +223,11 @@ def store_averages(
     average = tl.where(c > 0, sums / tl.where(c > 0, c, 1.0), 0.0).to(tl.float64) * unit + origin
     average = tl.where(above > 0, float("inf"), 0.0) - tl.where(below > 0, float("inf"), 0.0) + average
     j = tl.arange(0, BK)
-    tl.store(out_ptr + j, tl.where(bad > 0, float("nan"), tl.where(has, average, 0.0)), mask=j < K)
+    average = tl.where(bad > 0, float("nan"), tl.where(has, average, 0.0))
+    tl.store(out_ptr + j, average.to(tl.float32), mask=j < K)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=NUMBERS, do_not_specialize_on_alignment=GIVEN)
 def backward(
     x_ptr: tl.tensor, a_ptr: tl.tensor, y_ptr: tl.tensor, b_ptr: tl.tensor, phi_ptr: tl.tensor, w_ptr: tl.tensor,
     eps_ptr: tl.tensor, at_ptr: tl.tensor, state_ptr: tl.tensor, partial_ptr: tl.tensor, grad_ptr: tl.tensor,
@@ -232,13 +246,13 @@ def backward(
     a_ptr += row * a_row
     y_ptr += row * y_row
     b_ptr += row * b_row
-    at_ptr += row * N * 3
+    at_ptr += row * (N * 3 + K)
     w_ptr += row * w_row
     partial_ptr += row * N * (2 if PUSH else 1)
     if EPS_ROWS:
         eps = tl.load(eps_ptr + row)
     j = tl.arange(0, BK)
-    y_wide, step, b, has, y_low, y_high, y_scale = load_targets(y_ptr, b_ptr, K, BK)
+    y_wide, step, b, has, _low, _high, y_scale = load_targets(y_ptr, b_ptr, K, BK)
     origin, unit = tl.load(state_ptr), tl.load(state_ptr + 1)
     x_scale = unit if SQUASH == 0 else unit * 0.0 + 1.0
     s = 2.0 * x_scale * y_scale / eps
@@ -269,6 +283,7 @@ def backward(
     largest = tl.where(largest > 0, largest, 1.0)
     t = t / largest
     potential = laplacian_solve(W, t, inverse_D, resistance, b, 1e-4, 30)
+    potential = through_memory(at_ptr + 3 * N, potential, K, BK)
 
     yh, yl, y, has = load_targets_again(y_ptr, b_ptr, K, BK)
     Uh, Ul = potential_halves(U, has)
@@ -278,7 +293,8 @@ def backward(
         a, p = plan_of(at_ptr, a_ptr, i, N, a_col, y, yh, yl, Uh, Ul, s_2, WEIGHTED)
         sums += a[None, :] * p * apart_from_mean(p, potential, 0)
     left = t - tl.sum(sums, axis=1)
-    potential = (potential + laplacian_solve(W, left, inverse_D, resistance, b, 1e-2, 10)) * largest
+    more = laplacian_solve(W, left, inverse_D, resistance, b, 1e-2, 10)
+    potential = (potential + through_memory(at_ptr + 3 * N, more, K, BK)) * largest
 
     for start in range(0, N, BN):
         i = start + tl.arange(0, BN)

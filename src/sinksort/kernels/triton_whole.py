@@ -1,22 +1,23 @@
 """Rows that a matrix of 128 targets cannot answer: all their targets, without a matrix.
 
-These are rows whose values leave gaps, so that a rule of few nodes does not see the edges of the plan, plans that are nearly
-hard, whose gradients need double precision, and problems of more than 128 targets. One program a row; programs of rows that were
-answered return at once. The method is that of ``triton_short``, but W is never formed: a product with L is one more pass over the
-plan, of which a Newton step needs two to six thanks to the preconditioner. With WIDE all arithmetic is in double precision.
+These are rows whose values leave gaps, so that a rule of few nodes does not see the edges of the plan, plans that are
+nearly hard, whose gradients need double precision, and problems of more than 128 targets. One program a row; programs
+of rows that were answered return at once. The method is that of ``triton_short``, but W is never formed: a product with
+L is one more pass over the plan, of which a Newton step needs two to six thanks to the preconditioner. With WIDE all
+arithmetic is in double precision.
 """
 
 from __future__ import annotations
-
-
 
 import triton
 import triton.language as tl
 
 from .triton_laplacian import path_of, precondition
 from .triton_parts import (
+    GIVEN,
     LOG2_E,
     NOWHERE,
+    NUMBERS,
     apart_from_mean,
     exact_boundaries,
     halves,
@@ -38,7 +39,9 @@ _STEPS = tl.constexpr(60)
 
 
 @triton.jit
-def all_targets(y_ptr: tl.tensor, b_ptr: tl.tensor, K: tl.tensor, m: tl.tensor, GRID: tl.constexpr, BK: tl.constexpr) -> tl.tensor:
+def all_targets(
+    y_ptr: tl.tensor, b_ptr: tl.tensor, K: tl.tensor, m: tl.tensor, GRID: tl.constexpr, BK: tl.constexpr
+) -> tl.tensor:
     """As ``load_targets``: those given, or with GRID the m that the nodes of a rule stand for."""
     if GRID:
         j = tl.arange(0, BK)
@@ -58,7 +61,8 @@ def all_targets(y_ptr: tl.tensor, b_ptr: tl.tensor, K: tl.tensor, m: tl.tensor, 
 
 @triton.jit
 def phi_of(
-    phi_ptr: tl.tensor, y_ptr: tl.tensor, at: tl.tensor, j: tl.tensor, K: tl.tensor, GRID: tl.constexpr, DT: tl.constexpr
+    phi_ptr: tl.tensor, y_ptr: tl.tensor, at: tl.tensor, j: tl.tensor, K: tl.tensor,
+    GRID: tl.constexpr, DT: tl.constexpr
 ) -> tl.tensor:  # fmt: skip
     """phi at all targets: as given, or by GRID as the affine function through its first and last node."""
     if GRID:
@@ -146,7 +150,7 @@ def solve_by_passes(
     return out
 
 
-@triton.jit
+@triton.jit(do_not_specialize=NUMBERS, do_not_specialize_on_alignment=GIVEN)
 def forward(
     x_ptr: tl.tensor, a_ptr: tl.tensor, y_ptr: tl.tensor, b_ptr: tl.tensor, phi_ptr: tl.tensor, eps_ptr: tl.tensor,
     out_ptr: tl.tensor, state_ptr: tl.tensor, error_ptr: tl.tensor,
@@ -241,7 +245,8 @@ def forward(
             sums += tl.sum(p * on_values(a * z, TA), axis=1 - TA)
         else:
             mean = tl.sum(p * on_targets(phi, TA), axis=TA)
-            tl.store(out_ptr + row * N + i, tl.where(bad > 0, float("nan"), mean), mask=i < N)
+            mean = tl.where(bad > 0, float("nan"), mean)
+            tl.store(out_ptr + row * N + i, mean.to(tl.float32), mask=i < N)
     error = tl.sum(tl.abs(b - c), axis=0)
     failed = tl.where(error <= ACCEPTED, 0, 1)
     bad = tl.maximum(bad, failed)
@@ -254,7 +259,7 @@ def forward(
             tl.debug_barrier()
             i = tl.arange(0, BLOCK_N)
             tl.store(out_ptr + row * N + i, tl.full([BLOCK_N], float("nan"), tl.float32), mask=i < N)
-    tl.store(error_ptr + row, error)
+    tl.store(error_ptr + row, error.to(tl.float32))
     tl.store(state_ptr, origin)
     tl.store(state_ptr + 1, unit)
     tl.store(state_ptr + 2, spread)
@@ -263,7 +268,7 @@ def forward(
     tl.store(state_ptr + 8 + j, U, mask=has)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=NUMBERS, do_not_specialize_on_alignment=GIVEN)
 def backward(
     x_ptr: tl.tensor, a_ptr: tl.tensor, y_ptr: tl.tensor, b_ptr: tl.tensor, phi_ptr: tl.tensor, w_ptr: tl.tensor,
     eps_ptr: tl.tensor, state_ptr: tl.tensor, partial_ptr: tl.tensor, grad_ptr: tl.tensor,
@@ -287,7 +292,7 @@ def backward(
     if EPS_ROWS:
         eps = tl.load(eps_ptr + row)
     j = tl.arange(0, BK)
-    y_wide, step, b, has, y_low, y_high, y_scale = all_targets(y_ptr, b_ptr + row * b_row, K, m, GRID, BK)
+    y_wide, step, b, has, _low, _high, y_scale = all_targets(y_ptr, b_ptr + row * b_row, K, m, GRID, BK)
     b = b.to(DT)
     y = y_wide.to(DT)
     origin, unit = tl.load(state_ptr), tl.load(state_ptr + 1)
@@ -329,9 +334,10 @@ def backward(
         pull = on_values(w, TA) * on_targets(phi, TA) - on_values(a, TA) * on_targets(potential, TA)
         pull = pull - on_values(tl.sum(p * pull, axis=TA), TA)
         g = tl.sum(p * pull * apart_from_mean(p, y, TA), axis=TA) * s.to(DT)
-        tl.store(partial_ptr + i, g, mask=i < N)
+        tl.store(partial_ptr + i, g.to(tl.float32), mask=i < N)
         if PUSH:
-            tl.store(partial_ptr + N + i, a * tl.sum(p * on_targets(phi, TA), axis=TA), mask=i < N)
+            direct = a * tl.sum(p * on_targets(phi, TA), axis=TA)
+            tl.store(partial_ptr + N + i, direct.to(tl.float32), mask=i < N)
     tl.debug_barrier()
     through_moments(
         x_ptr, a_ptr, state_ptr, partial_ptr, grad_ptr + row * N, N, x_col, a_col, SQUASH, WEIGHTED, PUSH, BLOCK_N
