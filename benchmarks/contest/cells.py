@@ -58,7 +58,7 @@ class Cell:
     def sample(self, *, small: bool) -> Cell:
         """A smaller cell of the same kind, on which a contestant's softness is tuned: about a thousand values.
 
-        How soft a top-k mask is depends on n, so that it keeps its n, unless ``small`` (of matrices, n by n) forbids it.
+        How soft a top-k mask is depends on n, so that it keeps its n, unless ``small`` (for matrices, n by n) forbids.
         """
         n = self.n if self.task == "topk" and not small else min(self.n, 1000)
         return Cell(self.task, max(1, 1000 // n), n)

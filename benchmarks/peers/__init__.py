@@ -136,7 +136,10 @@ PEERS: tuple[Peer, ...] = (
         truth=_ALL,
     ),
     Peer("torchsort", "peers.isotonic", "torchsort l2", package="torchsort", knob=_PERMUTAHEDRON, twin=True),
-    Peer("torchsort (kl)", "peers.isotonic", "torchsort kl", package="torchsort", knob=_PERMUTAHEDRON, twin=True),
+    Peer(
+        "torchsort (kl)", "peers.isotonic", "torchsort kl", package="torchsort", knob=Knob("strength", 1e-8, 1e8),
+        twin=True,
+    ),
     Peer(
         "fast-soft-sort", "peers.isotonic", "fast-soft-sort", package="torch", checkout="fast-soft-sort",
         devices=("cpu",), knob=_PERMUTAHEDRON, twin=True,
