@@ -45,7 +45,8 @@ _LARGEST_STEP = np.float32(5.0)
 _TINY, _ZERO, _ONE = np.float32(1e-30), np.float32(0.0), np.float32(1.0)
 _TOLERANCE = 1e-6  #: L1 error of the column marginal
 _TOLERANCE_OF_FLOW = 1e-5  #: as a share of what does not go where the hard sort sends it: gradients are made of that
-_SOFT, _FLOOR = 0.8, 2e-7  #: where less than this flows, go on until rounding stops the error from falling
+SOFT = np.float32(0.8)  #: where more than this flows, the best targets are nothing special
+_FLOOR = 2e-7  #: elsewhere, go on until rounding stops the error from falling
 _MOST_STEPS = 40
 _SINKHORN = 1  #: steps of Sinkhorn at the start, which cost little
 _KEEP = 0.2  #: an inverse is kept while each step leaves at most so much of the error
@@ -137,6 +138,13 @@ def gibbs(t: F64, r: F64, best: I64, N: int, y: F64, h: F64, K: int, lo: I64, hi
 
 
 @njit(nogil=True, cache=True)
+def complete(G: F32, N: int, best: I64) -> None:
+    """Adds the ones at ``best``."""
+    for i in range(N):
+        G[best[i] * N + i] = _ONE
+
+
+@njit(nogil=True, cache=True)
 def excesses(mass: F32, best: I64, N: int, b64: F64, K: int, excess: F32, sums: F64) -> None:
     """What a target lacks if every source goes to its best one: b_j - sum of their weights, zero in total."""
     sums[:K] = b64[:K]
@@ -151,11 +159,17 @@ def excesses(mass: F32, best: I64, N: int, b64: F64, K: int, excess: F32, sums: 
 
 
 @njit(nogil=True, cache=True)
-def scale(G: F32, N: int, K: int, mass: F32, best: I64, u: F32, lo: I64, hi: I64, glo: I64, ghi: I64, v: F32, w: F32,
-          parts: F32, s: F32) -> None:  # fmt: skip
-    """v; in ``w`` the weight a_i v_i sum_j G_ij u_j that leaves each source's best target; s_j = sum_i a_i v_i G_ij."""
-    for i in range(N):
-        v[i] = u[best[i]]
+def scale(G: F32, N: int, K: int, mass: F32, best: I64, u: F32, lo: I64, hi: I64, glo: I64, ghi: I64, soft: bool,
+          v: F32, w: F32, parts: F32, s: F32) -> None:  # fmt: skip
+    """v; in ``w`` the weight a_i v_i sum_j G_ij u_j that leaves each source's best target; s_j = sum_i a_i v_i G_ij.
+
+    When ``soft``, G is complete and nothing is special about the best target.
+    """
+    if soft:
+        v[:N] = _ZERO
+    else:
+        for i in range(N):
+            v[i] = u[best[i]]
     for q in range(N // 16):
         s0, s1, s2, s3 = splat(0.0), splat(0.0), splat(0.0), splat(0.0)
         for g in range(glo[q], ghi[q]):
@@ -167,12 +181,10 @@ def scale(G: F32, N: int, K: int, mass: F32, best: I64, u: F32, lo: I64, hi: I64
             s3 = s3 + load(G, o + 3 * N) * u[j + 3]
         leaving = (s0 + s1) + (s2 + s3)
         vq = splat(1.0) / (leaving + load(v, 16 * q))
+        av = vq * load(mass, 16 * q)
         store(v, 16 * q, vq)
-        store(w, 16 * q, leaving)
-    for q in range(N // 16):
-        av = load(v, 16 * q) * load(mass, 16 * q)
+        store(w, 16 * q, leaving * av)
         store(parts, 16 * q, av)
-        store(w, 16 * q, load(w, 16 * q) * av)
     gather(G, N, K, parts, lo, hi, parts[N:], s)
 
 
@@ -223,8 +235,8 @@ def add_up(parts: F32, K: int, s: F32) -> None:
 
 
 @njit(nogil=True, cache=True)
-def edges(G: F32, N: int, K: int, ra: F32, best: I64, u: F32, v: F32, lo: I64, hi: I64, Q: F32, W: F32,
-          stride: int, ends: I64) -> None:  # fmt: skip
+def edges(G: F32, N: int, K: int, ra: F32, best: I64, u: F32, v: F32, lo: I64, hi: I64, soft: bool,
+          Q: F32, W: F32, stride: int, ends: I64) -> None:  # fmt: skip
     """W = Q^T Q for Q_ij = sqrt(a_i) p_ij, above its diagonal; ``ra`` holds the roots."""
     groups = (K + 3) // 4
     for j in range(4 * groups):
@@ -232,8 +244,9 @@ def edges(G: F32, N: int, K: int, ra: F32, best: I64, u: F32, v: F32, lo: I64, h
         for q in range(lo[j // 4], hi[j // 4]):
             o = j * N + 16 * q
             store(Q, o, load(G, o) * uj * load(v, 16 * q) * load(ra, 16 * q))
-    for i in range(N):
-        Q[best[i] * N + i] = u[best[i]] * v[i] * ra[i]
+    if not soft:
+        for i in range(N):
+            Q[best[i] * N + i] = u[best[i]] * v[i] * ra[i]
     for g in range(groups):
         for j in range(4 * g, 4 * g + 4):
             for c in range(4 * g // 16 * 16, ends[g], 16):
@@ -376,12 +389,13 @@ def newton(G: F32, N: int, K: int, mass: F32, ra: F32, best: I64, b: F32, excess
         store(u, c, load(b, c))
         store(direction, c, splat(0.0))
     length, slope, before, error = 1.0, np.inf, np.inf, np.inf
-    eliminations = 0
+    eliminations, soft = 0, False
     for step in range(_MOST_STEPS + 1):
-        scale(G, N, K, mass, best, u, lo, hi, glo, ghi, v, w, parts, s)
+        scale(G, N, K, mass, best, u, lo, hi, glo, ghi, soft, v, w, parts, s)
         for c in range(0, stride, 16):
-            store(rho, c, load(excess, c) - load(u, c) * load(s, c))
-        add_by_best(w, best, N, rho)
+            store(rho, c, (load(b, c) if soft else load(excess, c)) - load(u, c) * load(s, c))
+        if not soft:
+            add_by_best(w, best, N, rho)
         errors, slopes, flows = splat(0.0), splat(0.0), splat(0.0)
         for c in range(0, stride, 16):
             off = load(rho, c)
@@ -390,8 +404,11 @@ def newton(G: F32, N: int, K: int, mass: F32, ra: F32, best: I64, b: F32, excess
             slopes = slopes + off * load(direction, c)
             flows = flows + load(u, c) * load(s, c)
         error, flow = float(total(errors)), total(flows)
+        if not soft and flow > SOFT:
+            complete(G, N, best)
+            soft = True
         near = error <= _TOLERANCE and error <= _TOLERANCE_OF_FLOW * flow
-        done = near and (flow > _SOFT or error <= _FLOOR * flow or error > 0.3 * before)
+        done = near and (flow > SOFT or error <= _FLOOR * flow or error > 0.3 * before)
         if done or not error < np.inf or step == _MOST_STEPS:
             return error, step, eliminations
         if step < _SINKHORN:
@@ -406,7 +423,7 @@ def newton(G: F32, N: int, K: int, mass: F32, ra: F32, best: I64, b: F32, excess
             if eliminations == 0 or error > _KEEP * before:
                 for c in range(0, stride, 16):
                     store(ridge, c, load(b, c) * (_RIDGE * flow))
-                edges(G, N, K, ra, best, u, v, lo, hi, Q, W, stride, ends)
+                edges(G, N, K, ra, best, u, v, lo, hi, soft, Q, W, stride, ends)
                 eliminate(W, K, stride, ends, ridge, inv, F)
                 eliminations += 1
             before = error

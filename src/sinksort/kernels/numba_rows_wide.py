@@ -11,8 +11,21 @@ from numba import njit
 
 from .numba_maths import F32, F64, I32, places, places_backward, row_into
 from .numba_rows_careful import CANCELLED, careful
-from .numba_rows_newton import band, edges, eliminate, excesses, gather, gibbs, newton, scale, staircase, substitute
-from .numba_rows_read import at_best, complete, covariances, pulled, tensions
+from .numba_rows_newton import (
+    SOFT,
+    band,
+    complete,
+    edges,
+    eliminate,
+    excesses,
+    gather,
+    gibbs,
+    newton,
+    scale,
+    staircase,
+    substitute,
+)
+from .numba_rows_read import at_best, covariances, means, pulled, tensions
 from .numba_rows_sources import cells_for, interpolate, padded, polynomials, range_of, remainder, spread
 from .numba_rows_work import (
     AT,
@@ -111,7 +124,7 @@ def pull_rows(x: F32, a: F32, y: F32, b: F32, phi: F32, last: F32, eps: F32, n: 
 
     ``last`` is empty where there is no rule.
     """
-    stride, lasts = padded(K), 6 if len(last) > 0 else 0
+    stride, lasts = padded(K), 3 if len(last) > 0 else 0
     at32, at_int, size = state_parts(n, K)
     k = workspace(n, K)
     xs, at, read, span = k.n32[XS], k.n64[AT], k.n32[READ], 1.0
@@ -129,7 +142,8 @@ def pull_rows(x: F32, a: F32, y: F32, b: F32, phi: F32, last: F32, eps: F32, n: 
             span = abs(k.k32[PHI, K - 1] - k.k32[PHI, 0])
         if row == start or steps[2] > 0:
             for j in range(lasts):
-                k.last[j * stride : j * stride + K] = last[row * steps[2] + j * K : row * steps[2] + (j + 1) * K]
+                first = row * steps[2] + (3 + j) * K
+                k.last[j * stride : j * stride + K] = last[first : first + K]
         if row == start or steps[4] > 0:
             weights_into(k, a, row * n, n, steps[4] > 0)
         e = float(eps[row * steps[3]])
@@ -213,8 +227,8 @@ def carry(k: Work, n: int, mean: float, per_unit: float, order: I32) -> None:
 
 
 @njit(nogil=True, cache=True)
-def refined(k: Work, N: int, K: int, W: F32) -> bool:
-    """lambda = L^+ t by the Laplacian that the solver left, refined; leaves Cov_i(lambda, y) in COV_2."""
+def refined(k: Work, N: int, K: int, W: F32, soft: bool) -> bool:
+    """lambda = L^+ t by the Laplacian that the solver left, refined."""
     stride = padded(K)
     t, lam, z, phi_0, mean, best = k.k32[TENSION], k.k32[LAM], k.k32[Z], k.n32[PHI_0], k.n32[MEAN], k.n_int[BEST]
     u, v, step = k.k32[U], k.n32[V], k.small
@@ -228,9 +242,10 @@ def refined(k: Work, N: int, K: int, W: F32) -> bool:
         substitute(W, K, stride, k.k_int[ENDS], k.k32[INV], z, step)
         for c in range(0, stride, 16):
             store(lam, c, load(lam, c) + load(step, c))
-        at_best(lam, best, N, phi_0)
-        covariances(k.G, N, u, v, lam, phi_0, k.k32[Y32], k.n32[Y_0], k.n_int[GLO], k.n_int[GHI], mean, k.n32[COV_2])
-        tensions(k.G, N, K, u, v, k.n32[MASS], lam, phi_0, mean, k.k_int[LO], k.k_int[HI], best, k.parts, z)
+        if not soft:
+            at_best(lam, best, N, phi_0)
+        means(k.G, N, u, v, lam, phi_0, stride, k.n_int[GLO], k.n_int[GHI], soft, step, mean)
+        tensions(k.G, N, K, u, v, k.n32[MASS], lam, phi_0, mean, k.k_int[LO], k.k_int[HI], best, soft, k.parts, z)
         left = splat(0.0)
         for c in range(0, stride, 16):
             off = load(t, c) - load(z, c)
@@ -243,29 +258,35 @@ def refined(k: Work, N: int, K: int, W: F32) -> bool:
 
 @njit(nogil=True, cache=True)
 def towards_places(k: Work, N: int, K: int, W: F32, saved: bool) -> None:
-    """From the cotangent w_i phi_j of the plan: Cov_i(phi, y) in COV, Cov_i(lambda, y) in COV_2, E_i phi in DIRECT."""
+    """From the cotangent w_i phi_j of the plan: Cov_i(phi, y) in COV, Cov_i(lambda, y) in COV_2, E_i phi in DIRECT.
+
+    G is as ``gibbs`` left it, and ``scale`` left in COV what leaves the best targets.
+    """
     stride = padded(K)
     u, v, y_0, phi_0, mean, best = k.k32[U], k.n32[V], k.n32[Y_0], k.n32[PHI_0], k.n32[MEAN], k.n_int[BEST]
     phi, lam, y32, glo, ghi, lo, hi = (
         k.k32[PHI], k.k32[LAM], k.k32[Y32], k.n_int[GLO], k.n_int[GHI], k.k_int[LO], k.k_int[HI],
     )  # fmt: skip
+    flow = np.float32(0.0)
+    for i in range(0, N, 16):
+        flow += total(load(k.n32[COV], i))
+    soft = flow > SOFT
     at_best(y32, best, N, y_0)
     at_best(phi, best, N, phi_0)
     covariances(k.G, N, u, v, phi, phi_0, y32, y_0, glo, ghi, mean, k.n32[COV])
     for i in range(0, N, 16):
         store(k.n32[DIRECT], i, load(phi_0, i) + load(mean, i))
-    tensions(k.G, N, K, u, v, k.n32[WEIGHT], phi, phi_0, mean, lo, hi, best, k.parts, k.k32[TENSION])
-    if saved and refined(k, N, K, W):
-        return
-    edges(k.G, N, K, k.n32[ROOT], best, u, v, lo, hi, k.Q, k.W, stride, k.k_int[ENDS])
-    flow = np.float32(0.0)
-    for j in range(K):
-        flow += u[j] * k.k32[S, j]
-    for j in range(K):
-        k.k32[RIDGE, j] = k.k32[B, j] * flow * _RIDGE
-    eliminate(k.W, K, stride, k.k_int[ENDS], k.k32[RIDGE], k.k32[INV], k.small)
-    k.k32[Z, :] = k.k32[TENSION]
-    substitute(k.W, K, stride, k.k_int[ENDS], k.k32[INV], k.k32[Z], lam)
+    if soft:
+        complete(k.G, N, best)
+        mean[:] = k.n32[DIRECT]
+    tensions(k.G, N, K, u, v, k.n32[WEIGHT], phi, phi_0, mean, lo, hi, best, soft, k.parts, k.k32[TENSION])
+    if not (saved and refined(k, N, K, W, soft)):
+        edges(k.G, N, K, k.n32[ROOT], best, u, v, lo, hi, soft, k.Q, k.W, stride, k.k_int[ENDS])
+        for j in range(K):
+            k.k32[RIDGE, j] = k.k32[B, j] * flow * _RIDGE
+        eliminate(k.W, K, stride, k.k_int[ENDS], k.k32[RIDGE], k.k32[INV], k.small)
+        k.k32[Z, :] = k.k32[TENSION]
+        substitute(k.W, K, stride, k.k_int[ENDS], k.k32[INV], k.k32[Z], lam)
     at_best(lam, best, N, phi_0)
     covariances(k.G, N, u, v, lam, phi_0, y32, y_0, glo, ghi, mean, k.n32[COV_2])
 
@@ -334,7 +355,7 @@ def rows_backward(x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K:
             weight[n:] = 0.0
         band(k.n64[PLACE], N, k.k64[Y], k.k64[H], K, e, k.n64[T], k.n64[R], best, lo, hi, glo, ghi, ends)
         gibbs(k.n64[T], k.n64[R], best, N, k.k64[Y], k.k64[H], K, lo, hi, k.G)
-        scale(k.G, N, K, k.n32[MASS], best, k.k32[U], lo, hi, glo, ghi, k.n32[V], k.n32[MEAN], k.parts, k.k32[S])
+        scale(k.G, N, K, k.n32[MASS], best, k.k32[U], lo, hi, glo, ghi, False, k.n32[V], k.n32[COV], k.parts, k.k32[S])
         towards_places(k, N, K, k.W if K > SAVED else of32[2 * stride :], K <= SAVED)
         per_eps = np.float32(2.0 / e)
         parts, whole = np.float32(0.0), np.float32(0.0)

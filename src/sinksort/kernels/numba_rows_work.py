@@ -32,7 +32,7 @@ class Work(NamedTuple):
     k32: F32
     k64: F64
     k_int: I64
-    last: F32  #: (6 K)
+    last: F32  #: (3 K)
     small: F32  #: (9 K)
     in_cells: F32  #: (4 N)
     parts: F32  #: (N + 16 K)
@@ -51,7 +51,7 @@ def workspace(n: int, K: int) -> Work:
         np.zeros((11, stride), np.float32),
         np.zeros((4, stride), np.float64),
         np.zeros((3, stride), np.int64),
-        np.zeros(6 * stride, np.float32),
+        np.zeros(3 * stride, np.float32),
         np.empty(9 * stride, np.float32),
         np.empty(4 * N, np.float32),
         np.zeros(N + 16 * stride, np.float32),
