@@ -23,13 +23,13 @@ FINAL = False
 _MOST_NODES = 128
 _FEW = 4
 _PROGRAMS = 528  #: chunks that all rows together are cut into: four for each multiprocessor of a large GPU
-_MOMENTS_BLOCK, _SPREAD_BLOCK, _BINS_BLOCK, _READ_BLOCK = 2048, 256, 256, 1024
+_MOMENTS_BLOCK, _SPREAD_BLOCK, _COUNT_BLOCK, _READ_BLOCK = 2048, 256, 256, 1024
 _SPREAD_WARPS = 4
 _STEPS = 24  #: of Newton's method; six are ordinary
 _WHOLE = 32768  #: longest rows that one program works on, if targets are few
 _FEW_PROGRAMS = 132  #: chunks of all rows, if targets are few: every program adds up what all of a row left
 _FEW_BLOCK = 1024
-_PASSES = 6  #: over a row that is cut into chunks; three are ordinary
+_PASSES = 9  #: over a row that is cut into chunks; five are ordinary
 _HEAD = grid.HEAD.value
 _LO = grid.LO.value
 
@@ -207,15 +207,19 @@ def _few(ask: Ask, phi: Tensor | None) -> Answer:
     moments[(R * G,)](
         *of_x, *of_a, *of_targets[:2], K, stats, n, tiles, G, SQUASH=code, WEIGHTED=weighted, BLOCK=_MOMENTS_BLOCK
     )
-    counted = x.new_empty(R * G * 2048, dtype=torch.float32)
-    few.bins[(R * G,)](
-        *of_x, *of_a, stats, counted, n, tiles * (_MOMENTS_BLOCK // _BINS_BLOCK), G,
-        GP=GP, SQUASH=code, WEIGHTED=weighted, BLOCK=_BINS_BLOCK,
-    )  # fmt: skip
+    rounds, lines = few.ROUNDS.value, (2 if KP == 2 else 8) * few.THRESHOLDS.value
+    brackets = x.new_empty(rounds, R * 16, dtype=torch.float64)
+    counts = x.new_empty(2, R * G * lines, dtype=torch.float64)
+    for i in range(rounds):
+        few.narrow[(R * G,)](
+            *of_x, *of_a, stats, *of_targets[2:], brackets[i - 1], brackets[i], counts[1 - i % 2], counts[i % 2], n,
+            tiles * (_MOMENTS_BLOCK // _COUNT_BLOCK), G, 16 * (i == 0),
+            K=K, KP=KP, GP=GP, SQUASH=code, WEIGHTED=weighted, BLOCK=_COUNT_BLOCK, num_warps=8,
+        )  # fmt: skip
     carry = x.new_empty(_PASSES + 1, R * few.CARRY.value, dtype=torch.float64)
     few.begin[(R,)](
-        stats, counted, *of_targets, eps, eps_rows, carry, G,
-        K=K, KP=KP, GP=GP, SQUASH=code, EPS_ROWS=by_row, num_warps=8,
+        stats, brackets[rounds - 1], counts[1 - rounds % 2], *of_targets, eps, eps_rows, carry, G,
+        K=K, KP=KP, GP=GP, SQUASH=code, EPS_ROWS=by_row,
     )  # fmt: skip
     sums = x.new_empty(2, R * G * few.CHUNK.value, dtype=torch.float64)
     for i in range(_PASSES):

@@ -1,15 +1,16 @@
 """Long rows onto two to four targets, in Triton: memberships and quantiles.
 
 Few targets make sharp edges (eps wide, not sqrt(eps)), which no grid resolves, so every step of Newton's method is one
-pass over the values: K exponentials each, sums of p_ij and of p_ij p_ik. The first point is good: values are counted in
-1,024 bins, each standing where its values stand on average, and the binned row is solved by one program. After that
-three passes are ordinary.
+pass over the values: K exponentials each, sums of p_ij and of p_ij p_ik. It starts from the staircase: the values that
+straddle the cumulative weight of the first targets are bracketed, sixteen times closer with every count of the values
+below sixteen thresholds.
 
 Rows of moderate length are worked on by one program each, in one launch. Longer ones are cut into chunks: each pass is a
 launch, in whose beginning every program adds up the sums of the pass before and makes the (tiny) step for itself. The
 number of launches is fixed; a row that has converged is not read again.
 
 Places x~, potentials and sums over chunks are double: with eps = 1e-3 a membership moves by 500 times as much as x~.
+Matrices are (targets, values): sums over targets stay in a thread, and sums over values wait until all were seen.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ CARRY = tl.constexpr(16)
 #: Sums of one chunk: columns, averages, infinite payload, products.
 CHUNK = tl.constexpr(32)
 CONVERGED = tl.constexpr(1e-6)
+THRESHOLDS = tl.constexpr(16)
+ROUNDS = tl.constexpr(4)  #: of counting: brackets end up 65,536 times narrower than the row
 
 
 @triton.jit
@@ -44,15 +47,20 @@ def few_targets(
     here = tl.load(y + row.to(tl.int64) * y_row + k, mask=k < K, other=0.0).to(tl.float64)
     following = tl.load(y + row.to(tl.int64) * y_row + k + 1, mask=k + 1 < K, other=0.0).to(tl.float64)
     gap = tl.where(k + 1 < K, following - here, 0.0)
-    share = tl.load(b + row.to(tl.int64) * b_row + k, mask=k < K, other=0.0).to(tl.float64)
-    big = largest(share, KP)
-    share = tl.where(big, 0.0, share)
-    share = tl.where(big, 1.0 - tl.sum(share), share)
     if EPS_ROWS:
         slope = 2.0 / tl.load(eps_rows + row).to(tl.float64)
     else:
         slope = tl.full((), 2.0, tl.float64) / eps
-    return here - origin, gap, share, slope
+    return here - origin, gap, shares_of(b, b_row, row, K, KP), slope
+
+
+@triton.jit
+def shares_of(b: tl.tensor, b_row: tl.tensor, row: tl.tensor, K: tl.constexpr, KP: tl.constexpr) -> Any:
+    k = tl.arange(0, KP)
+    share = tl.load(b + row.to(tl.int64) * b_row + k, mask=k < K, other=0.0).to(tl.float64)
+    big = largest(share, KP)
+    share = tl.where(big, 0.0, share)
+    return tl.where(big, 1.0 - tl.sum(share), share)
 
 
 @triton.jit
@@ -65,11 +73,11 @@ def largest(share: tl.tensor, KP: tl.constexpr) -> Any:
 
 @triton.jit
 def shares(xi: tl.tensor, psi: tl.tensor, y: tl.tensor, slope: tl.tensor, there: tl.tensor) -> Any:
-    """(values, K): p, in single precision, from double potentials."""
-    logit = psi[None, :] + (slope * xi)[:, None] * y[None, :]
-    logit = tl.where(there[None, :], logit, -1e300)
-    e = tl.exp((logit - tl.max(logit, 1)[:, None]).to(tl.float32))
-    return e / tl.sum(e, 1)[:, None]
+    """(K, values): p, in single precision, from double potentials."""
+    logit = psi[:, None] + y[:, None] * (slope * xi)[None, :]
+    logit = tl.where(there[:, None], logit, -1e300)
+    e = tl.exp((logit - tl.max(logit, 0)[None, :]).to(tl.float32))
+    return e * (1.0 / tl.sum(e, 0))[None, :]
 
 
 @triton.jit
@@ -126,8 +134,9 @@ def stepped(s: tl.tensor, W: tl.tensor, share: tl.tensor, base: tl.tensor, direc
     off = relative_error(s, share, KP)
     r = marginal_error(s, share, KP)
     newton = tl.minimum(tl.maximum(solved(W, r, share, KP), -5.0), 5.0)
-    uphill = tl.sum(r * newton) > 0.0
-    newton = tl.where(uphill, newton, tl.where(there, tl.log(share / tl.maximum(s, 1e-300)), 0.0))
+    # Sinkhorn's step always goes uphill. The first is one: it finds the weight of a target that has next to none.
+    sinkhorn = tl.where(there, tl.log(share / tl.maximum(s, 1e-300)), 0.0)
+    newton = tl.where((tl.sum(r * newton) > 0.0) & (gradient < float("inf")), newton, sinkhorn)
     slope_here = tl.sum(r * direction)
     overshot = slope_here < -0.5 * gradient
     point = base + length * direction
@@ -141,115 +150,115 @@ def stepped(s: tl.tensor, W: tl.tensor, share: tl.tensor, base: tl.tensor, direc
 
 
 @triton.jit
-def binned(
-    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, n: tl.tensor, row: tl.tensor, g: tl.tensor, tiles: tl.tensor, mean: tl.tensor,
-    std: tl.tensor, least: tl.tensor, most: tl.tensor, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr,
+def levels_passed(share: tl.tensor, KP: tl.constexpr, ROWS: tl.constexpr) -> Any:
+    """The cumulative weight of the first targets, a little less (even rows) and a little more: what brackets look for.
+
+    Where the weight ends exactly between two values the two differ, and the staircase takes the middle.
+    """
+    r = tl.arange(0, ROWS)
+    k = tl.arange(0, KP)
+    passed = tl.cumsum(share, 0)
+    at = tl.sum(tl.where(k[None, :] == (r // 2)[:, None], passed[None, :], 0.0), 1)
+    margin = 2e-7 * tl.minimum(at, tl.abs(1.0 - at)) + 1e-12
+    return tl.where(r % 2 == 0, at - margin, at + margin)
+
+
+@triton.jit
+def below(
+    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, n: tl.tensor,
+    row: tl.tensor, g: tl.tensor, tiles: tl.tensor, mean: tl.tensor, std: tl.tensor, most: tl.tensor, low: tl.tensor,
+    high: tl.tensor, ROWS: tl.constexpr, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr,
 ) -> Any:  # fmt: skip
-    """(32, 32) twice: what the values in each bin weigh, and where in it they stand; bins are (low bits, high bits)."""
-    total = tl.zeros((32, 32), tl.float32)
-    places = tl.zeros((32, 32), tl.float32)
-    per_width = bins_per_width(least, most).to(tl.float32)
+    """(ROWS THRESHOLDS,): what the values of a chunk weigh that are not above each threshold."""
+    line = tl.arange(0, ROWS * THRESHOLDS)
+    at = threshold(low, high, line, ROWS).to(tl.float32)
+    counts = tl.zeros((ROWS * THRESHOLDS, BLOCK), tl.float32)
     for tile in range(tiles):
-        at = (g.to(tl.int64) * tiles + tile) * BLOCK + tl.arange(0, BLOCK)
-        xi, _slope, _z = placed(load_row(x, row, at, x_row, x_step, n), mean, std, most, SQUASH, True)
-        weight = load_weight(a, row, at, a_row, a_step, n, WEIGHTED)
-        position = (xi - least.to(tl.float32)) * per_width
-        k = tl.minimum(tl.maximum(tl.floor(position).to(tl.int32), 0), 1023)
-        t = position - k.to(tl.float32)
-        t = tl.where((t >= 0.0) & (t <= 1.0), t, 0.5)
-        low = (k % 32)[None, :] == tl.arange(0, 32)[:, None]
-        high = ((k // 32)[:, None] == tl.arange(0, 32)[None, :]).to(tl.float16)
-        size = tl.max(weight)
-        weight = weight / tl.where(size > 0.0, size, 1.0)
-        total += size * tl.dot(tl.where(low, weight[None, :], 0.0).to(tl.float16), high)
-        places += size * tl.dot(tl.where(low, (weight * t)[None, :], 0.0).to(tl.float16), high)
-    return total, places
+        i = (g.to(tl.int64) * tiles + tile) * BLOCK + tl.arange(0, BLOCK)
+        xi, _slope, _z = placed(load_row(x, row, i, x_row, x_step, n), mean, std, most, SQUASH, True)
+        weight = load_weight(a, row, i, a_row, a_step, n, WEIGHTED)
+        counts += tl.where(xi[None, :] <= at[:, None], weight[None, :], 0.0)
+    unit = 1.0 if WEIGHTED else 1.0 / n
+    return tl.sum(counts, 1).to(tl.float64) * unit
 
 
 @triton.jit
-def bins_per_width(least: tl.tensor, most: tl.tensor) -> Any:
-    width = most - least
-    return 1024.0 / tl.where(width > 1e-9, width, 1e-9)
+def threshold(low: tl.tensor, high: tl.tensor, line: tl.tensor, ROWS: tl.constexpr) -> Any:
+    """Thresholds 1, ..., 16 sixteenths of the way through each bracket, in one line."""
+    r = tl.arange(0, ROWS)
+    of_row = (line // THRESHOLDS)[:, None] == r[None, :]
+    begin = tl.sum(tl.where(of_row, low[None, :], 0.0), 1)
+    width = tl.sum(tl.where(of_row, (high - low)[None, :], 0.0), 1)
+    return begin + width * ((line % THRESHOLDS) + 1).to(tl.float64) * (1.0 / THRESHOLDS)
 
 
 @triton.jit
-def from_bins(
-    total: tl.tensor, places: tl.tensor, least: tl.tensor, most: tl.tensor, y: tl.tensor, gap: tl.tensor, share: tl.tensor, slope: tl.tensor, KP: tl.constexpr
-) -> Any:
-    """The potentials of the binned row: ``total`` and ``places`` are (1024,) in order."""
-    mass = total.to(tl.float64)
-    mass = mass / tl.sum(mass)
-    inside = places.to(tl.float64) / tl.where(total > 0.0, total, 1.0).to(tl.float64)
-    xi = least + (tl.arange(0, 1024).to(tl.float64) + inside) / bins_per_width(least, most)
-    there = share > 0.0
-    reached = tl.cumsum(mass, 0)
-    boundary = tl.cumsum(share, 0)
-    beyond = (reached[:, None] >= boundary[None, :] - 1e-9) & (mass > 0.0)[:, None]
-    before = tl.min(tl.where(beyond, xi[:, None], most), 0)
-    beyond = (reached[:, None] > boundary[None, :] + 1e-9) & (mass > 0.0)[:, None]
-    after = tl.min(tl.where(beyond, xi[:, None], most), 0)
-    rise = -slope * 0.5 * (before + after) * gap
-    base = tl.cumsum(rise, 0) - rise
-    direction = base * 0.0
-    length = tl.full((), 1.0, tl.float64)
-    gradient = tl.full((), float("inf"), tl.float64)
-    off = tl.full((), 2.0, tl.float64)
-    mass = mass.to(tl.float32)
-    done = 0
-    while (done < 40) & (off > 1e-4):
-        p = shares(xi, base + length * direction, y, slope, there)
-        s = tl.sum(mass[:, None] * p, 0).to(tl.float64)
-        W = products(mass[:, None] * p, p).to(tl.float64)
-        base, direction, length, gradient, off = stepped(s, W, share, base, direction, length, gradient, KP)
-        done += 1
-    return base + length * direction
+def narrowed(counts: tl.tensor, low: tl.tensor, high: tl.tensor, level: tl.tensor, ROWS: tl.constexpr) -> Any:
+    """The brackets between the last threshold whose count is below the level, and the next."""
+    line = tl.arange(0, ROWS * THRESHOLDS)
+    r = tl.arange(0, ROWS)
+    at = threshold(low, high, line, ROWS)
+    of_row = (line // THRESHOLDS)[:, None] == r[None, :]
+    less = of_row & (counts[:, None] < level[None, :])
+    begin = tl.max(tl.where(less, at[:, None], low[None, :]), 0)
+    end = tl.min(tl.where(of_row & (counts[:, None] >= level[None, :]), at[:, None], high[None, :]), 0)
+    return begin, end
 
 
 @triton.jit
-def products(left: tl.tensor, right: tl.tensor) -> Any:
-    """(K, K): sum over the values of left_j right_k."""
-    return tl.sum(left[:, :, None] * right[:, None, :], 0)
+def from_brackets(low: tl.tensor, high: tl.tensor, gap: tl.tensor, slope: tl.tensor, KP: tl.constexpr, ROWS: tl.constexpr) -> Any:  # fmt: skip
+    """The potentials of the staircase: where targets j and j + 1 are as good as each other."""
+    r = tl.arange(0, ROWS)
+    k = tl.arange(0, KP)
+    middle = 0.25 * (low + high)
+    passes = tl.sum(tl.where((r // 2)[None, :] == k[:, None], middle[None, :], 0.0), 1)
+    rise = -slope * passes * gap
+    return tl.cumsum(rise, 0) - rise
 
 
 @triton.jit
 def summed(
-    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, n: tl.tensor, row: tl.tensor, g: tl.tensor, tiles: tl.tensor, mean: tl.tensor,
-    std: tl.tensor, most: tl.tensor, psi: tl.tensor, y: tl.tensor, there: tl.tensor, slope: tl.tensor, KP: tl.constexpr, SQUASH: tl.constexpr,
-    WEIGHTED: tl.constexpr, PUSH: tl.constexpr, BLOCK: tl.constexpr,
+    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, n: tl.tensor,
+    row: tl.tensor, g: tl.tensor, tiles: tl.tensor, mean: tl.tensor, std: tl.tensor, most: tl.tensor, psi: tl.tensor,
+    y: tl.tensor, there: tl.tensor, slope: tl.tensor, KP: tl.constexpr, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr,
+    PUSH: tl.constexpr, BLOCK: tl.constexpr,
 ) -> Any:  # fmt: skip
     """One pass over a chunk: column sums, what targets average (finite part, in z), infinite payload, products."""
-    s = tl.zeros((KP,), tl.float64)
-    average = tl.zeros((KP,), tl.float64)
-    beyond = tl.full((), 0.0, tl.float64)
-    W = tl.zeros((KP, KP), tl.float64)
+    s = tl.zeros((KP, BLOCK), tl.float32)
+    average = tl.zeros((KP, BLOCK), tl.float32)
+    W = tl.zeros((KP, KP, BLOCK), tl.float32)
+    beyond = tl.zeros((BLOCK,), tl.float64)
     for tile in range(tiles):
         at = (g.to(tl.int64) * tiles + tile) * BLOCK + tl.arange(0, BLOCK)
         v = load_row(x, row, at, x_row, x_step, n)
         xi, _slope, z = placed(v, mean, std, most, SQUASH, False)
         weight = load_weight(a, row, at, a_row, a_step, n, WEIGHTED)
         p = shares(xi, psi, y, slope, there)
-        carried = weight[:, None] * p
-        s += tl.sum(carried, 0).to(tl.float64)
-        W += products(carried, p).to(tl.float64)
+        carried = p * weight[None, :]
+        s += carried
+        W += carried[:, None, :] * p[None, :, :]
         if PUSH:
             finite = is_finite(v) & (weight > 0.0)
-            average += tl.sum(carried * tl.where(finite, z, 0.0).to(tl.float32)[:, None], 0).to(tl.float64)
-            beyond += tl.sum(tl.where((weight > 0.0) & (is_finite(v) == 0), v, 0.0))
+            average += carried * tl.where(finite, z, 0.0).to(tl.float32)[None, :]
+            beyond += tl.where((weight > 0.0) & (is_finite(v) == 0), v, 0.0)
     unit = 1.0 if WEIGHTED else 1.0 / n
-    return s * unit, average * unit, beyond, W * unit
+    return (
+        tl.sum(s, 1).to(tl.float64) * unit, tl.sum(average, 1).to(tl.float64) * unit, tl.sum(beyond),
+        tl.sum(W, 2).to(tl.float64) * unit,
+    )  # fmt: skip
 
 
 @triton.jit
 def written(
-    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, out: tl.tensor, n: tl.tensor, row: tl.tensor, g: tl.tensor, tiles: tl.tensor, mean: tl.tensor, std: tl.tensor, most: tl.tensor,
-    psi: tl.tensor, y: tl.tensor, levels: tl.tensor, there: tl.tensor, slope: tl.tensor, SQUASH: tl.constexpr, BLOCK: tl.constexpr,
+    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, out: tl.tensor, n: tl.tensor, row: tl.tensor, g: tl.tensor,
+    tiles: tl.tensor, mean: tl.tensor, std: tl.tensor, most: tl.tensor, psi: tl.tensor, y: tl.tensor, levels: tl.tensor,
+    there: tl.tensor, slope: tl.tensor, SQUASH: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
     """The averages of ``levels`` for a chunk."""
     for tile in range(tiles):
         at = (g.to(tl.int64) * tiles + tile) * BLOCK + tl.arange(0, BLOCK)
         xi, _slope, _z = placed(load_row(x, row, at, x_row, x_step, n), mean, std, most, SQUASH, False)
-        p = shares(xi, psi, y, slope, there)
-        value = tl.sum(p * levels[None, :], 1)
+        value = tl.sum(shares(xi, psi, y, slope, there) * levels[:, None], 0)
         tl.store(out + row.to(tl.int64) * n + at, value.to(out.dtype.element_ty), mask=at < n)
 
 
@@ -297,12 +306,17 @@ def whole(
         y, y_row, b, b_row, eps, eps_rows, row, origin_of(mean, SQUASH), K, KP, EPS_ROWS
     )
     there = share > 0.0
-    in_bins, places = binned(
-        x, x_row, x_step, a, a_row, a_step, n, row, g, tiles * (BLOCK // 64), mean, std, least, most, SQUASH, WEIGHTED, 64
-    )
-    in_bins = tl.reshape(tl.trans(in_bins), (1024,))
-    places = tl.reshape(tl.trans(places), (1024,))
-    base = from_bins(in_bins, places, least, most, at, gap, share, slope, KP)
+    ROWS: tl.constexpr = 2 if KP == 2 else 8
+    level = levels_passed(share, KP, ROWS)
+    low = level * 0.0 + least
+    high = level * 0.0 + most
+    for _round in range(ROUNDS):
+        counts = below(
+            x, x_row, x_step, a, a_row, a_step, n, row, g, tiles * (BLOCK // 256), mean, std, most, low, high,
+            ROWS, SQUASH, WEIGHTED, 256,
+        )  # fmt: skip
+        low, high = narrowed(counts, low, high, level, ROWS)
+    base = from_brackets(low, high, gap, slope, KP, ROWS)
     direction = base * 0.0
     length = tl.full((), 1.0, tl.float64)
     gradient = tl.full((), float("inf"), tl.float64)
@@ -334,42 +348,61 @@ def whole(
 
 
 @triton.jit
-def bins(
-    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, stats: tl.tensor, counted: tl.tensor, n: tl.tensor, tiles: tl.tensor, G: tl.tensor,
-    GP: tl.constexpr, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr,
+def bracket(brackets: tl.tensor, counts: tl.tensor, row: tl.tensor, G: tl.tensor, level: tl.tensor, ROWS: tl.constexpr) -> Any:  # fmt: skip
+    """The brackets that the counts of all chunks lead to."""
+    r = tl.arange(0, ROWS)
+    mine = brackets + row.to(tl.int64) * 16
+    line = tl.arange(0, ROWS * THRESHOLDS)
+    total = tl.zeros((ROWS * THRESHOLDS,), tl.float64)
+    for first in range(0, G, 32):
+        g = first + tl.arange(0, 32)
+        of_chunk = counts + (row.to(tl.int64) * G + g)[:, None] * (ROWS * THRESHOLDS) + line[None, :]
+        total += tl.sum(tl.load(of_chunk, mask=(g < G)[:, None], other=0.0), 0)
+    return narrowed(total, tl.load(mine + r), tl.load(mine + 8 + r), level, ROWS)
+
+
+@triton.jit
+def narrow(
+    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor,
+    stats: tl.tensor, b: tl.tensor, b_row: tl.tensor, brackets: tl.tensor, after: tl.tensor, before_counts: tl.tensor,
+    counts: tl.tensor, n: tl.tensor, tiles: tl.tensor, G: tl.tensor, first: tl.tensor, K: tl.constexpr,
+    KP: tl.constexpr, GP: tl.constexpr, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
-    """``binned`` for all chunks, in the order of the bins."""
+    """One round of counting: brackets from the round before go to ``after``, and the counts inside them to ``counts``."""
     pid = tl.program_id(0)
     row, g = pid // G, pid % G
     mean, std, _constant, _weight, least, most, _poison = row_facts(stats, row, G, SQUASH, GP)
-    total, places = binned(
-        x, x_row, x_step, a, a_row, a_step, n, row, g, tiles, mean, std, least, most, SQUASH, WEIGHTED, BLOCK
+    ROWS: tl.constexpr = 2 if KP == 2 else 8
+    level = levels_passed(shares_of(b, b_row, row, K, KP), KP, ROWS)
+    low = level * 0.0 + least
+    high = level * 0.0 + most
+    if first == 0:
+        low, high = bracket(brackets, before_counts, row, G, level, ROWS)
+    if g == 0:
+        mine = after + row.to(tl.int64) * 16 + tl.arange(0, ROWS)
+        tl.store(mine, low)
+        tl.store(mine + 8, high)
+    here = below(
+        x, x_row, x_step, a, a_row, a_step, n, row, g, tiles, mean, std, most, low, high, ROWS, SQUASH, WEIGHTED, BLOCK
     )
-    at = counted + pid.to(tl.int64) * 2048 + tl.arange(0, 32)[:, None] + 32 * tl.arange(0, 32)[None, :]
-    tl.store(at, total)
-    tl.store(at + 1024, places)
+    tl.store(counts + pid.to(tl.int64) * (ROWS * THRESHOLDS) + tl.arange(0, ROWS * THRESHOLDS), here)
 
 
 @triton.jit
 def begin(
-    stats: tl.tensor, counted: tl.tensor, y: tl.tensor, y_row: tl.tensor, b: tl.tensor, b_row: tl.tensor, eps: tl.tensor, eps_rows: tl.tensor, carry: tl.tensor, G: tl.tensor,
-    K: tl.constexpr, KP: tl.constexpr, GP: tl.constexpr, SQUASH: tl.constexpr, EPS_ROWS: tl.constexpr,
+    stats: tl.tensor, brackets: tl.tensor, counts: tl.tensor, y: tl.tensor, y_row: tl.tensor, b: tl.tensor,
+    b_row: tl.tensor, eps: tl.tensor, eps_rows: tl.tensor, carry: tl.tensor, G: tl.tensor, K: tl.constexpr,
+    KP: tl.constexpr, GP: tl.constexpr, SQUASH: tl.constexpr, EPS_ROWS: tl.constexpr,
 ) -> None:  # fmt: skip
-    """The first point of every row, from its bins."""
+    """The first point of every row, from its brackets."""
     row = tl.program_id(0)
-    mean, _std, _constant, _weight, least, most, _poison = row_facts(stats, row, G, SQUASH, GP)
-    at, gap, share, slope = few_targets(
+    mean, _std, _constant, _weight, _least, _most, _poison = row_facts(stats, row, G, SQUASH, GP)
+    _at, gap, share, slope = few_targets(
         y, y_row, b, b_row, eps, eps_rows, row, origin_of(mean, SQUASH), K, KP, EPS_ROWS
     )
-    bin_ = tl.arange(0, 1024)
-    total = tl.zeros((1024,), tl.float32)
-    places = tl.zeros((1024,), tl.float32)
-    for first in range(0, G, 8):
-        g = first + tl.arange(0, 8)
-        of_chunk = counted + (row.to(tl.int64) * G + g)[:, None] * 2048 + bin_[None, :]
-        total += tl.sum(tl.load(of_chunk, mask=(g < G)[:, None], other=0.0), 0)
-        places += tl.sum(tl.load(of_chunk + 1024, mask=(g < G)[:, None], other=0.0), 0)
-    psi = from_bins(total, places, least, most, at, gap, share, slope, KP)
+    ROWS: tl.constexpr = 2 if KP == 2 else 8
+    low, high = bracket(brackets, counts, row, G, levels_passed(share, KP, ROWS), ROWS)
+    psi = from_brackets(low, high, gap, slope, KP, ROWS)
     k = tl.arange(0, KP)
     mine = carry + row.to(tl.int64) * CARRY
     tl.store(mine + k, psi)

@@ -62,11 +62,11 @@ def sums_back(
     KP: tl.constexpr, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, PUSH: tl.constexpr, BLOCK: tl.constexpr,
 ) -> Any:  # fmt: skip
     """A chunk's t, coefficients of lambda (twice), and two sums without it; the last four but for 2/eps."""
-    t = tl.zeros((KP,), tl.float64)
-    flat = tl.zeros((KP,), tl.float64)
-    tilted = tl.zeros((KP,), tl.float64)
-    flat_sum = tl.full((), 0.0, tl.float64)
-    tilted_sum = tl.full((), 0.0, tl.float64)
+    t = tl.zeros((KP, BLOCK), tl.float32)
+    flat = tl.zeros((KP, BLOCK), tl.float32)
+    tilted = tl.zeros((KP, BLOCK), tl.float32)
+    flat_sum = tl.zeros((BLOCK,), tl.float32)
+    tilted_sum = tl.zeros((BLOCK,), tl.float32)
     y_single = y.to(tl.float32)
     for tile in range(tiles):
         at = (g.to(tl.int64) * tiles + tile) * BLOCK + tl.arange(0, BLOCK)
@@ -74,17 +74,20 @@ def sums_back(
             x, x_row, x_step, a, a_row, a_step, w, w_row, w_step, n, row, at, mean, std, most, psi, y, there, slope,
             SQUASH, WEIGHTED, PUSH,
         )  # fmt: skip
-        p_apart = p * (levels[None, :] - tl.sum(p * levels[None, :], 1)[:, None])
-        y_apart = y_single[None, :] - tl.sum(p * y_single[None, :], 1)[:, None]
-        t += tl.sum(cotangent[:, None] * p_apart, 0).to(tl.float64)
+        p_apart = p * (levels[:, None] - tl.sum(p * levels[:, None], 0)[None, :])
+        y_apart = y_single[:, None] - tl.sum(p * y_single[:, None], 0)[None, :]
+        t += cotangent[None, :] * p_apart
         if SQUASH != 0:
-            direct = steepness * cotangent * tl.sum(p_apart * y_apart, 1)
-            flat_sum += tl.sum(direct).to(tl.float64)
-            tilted_sum += tl.sum(direct * z).to(tl.float64)
-            through = (steepness * weight)[:, None] * p * y_apart
-            flat += tl.sum(through, 0).to(tl.float64)
-            tilted += tl.sum(through * z[:, None], 0).to(tl.float64)
-    return t, flat, tilted, flat_sum, tilted_sum
+            direct = steepness * cotangent * tl.sum(p_apart * y_apart, 0)
+            flat_sum += direct
+            tilted_sum += direct * z
+            through = (steepness * weight)[None, :] * p * y_apart
+            flat += through
+            tilted += through * z[None, :]
+    return (
+        tl.sum(t, 1).to(tl.float64), tl.sum(flat, 1).to(tl.float64), tl.sum(tilted, 1).to(tl.float64),
+        tl.sum(flat_sum).to(tl.float64), tl.sum(tilted_sum).to(tl.float64),
+    )  # fmt: skip
 
 
 @triton.jit
@@ -113,11 +116,11 @@ def write_back(
             x, x_row, x_step, a, a_row, a_step, w, w_row, w_step, n, row, at, mean, std, most, psi, y, share > 0.0,
             slope, SQUASH, WEIGHTED, PUSH,
         )  # fmt: skip
-        average = tl.sum(p * levels[None, :], 1)
-        p_y = p * (y_single[None, :] - tl.sum(p * y_single[None, :], 1)[:, None])
-        direct = cotangent * tl.sum(p_y * (levels[None, :] - average[:, None]), 1)
-        middle = tl.sum(p * multiplier[None, :], 1)
-        through = weight * tl.sum(p_y * (multiplier[None, :] - middle[:, None]), 1)
+        average = tl.sum(p * levels[:, None], 0)
+        p_y = p * (y_single[:, None] - tl.sum(p * y_single[:, None], 0)[None, :])
+        direct = cotangent * tl.sum(p_y * (levels[:, None] - average[None, :]), 0)
+        middle = tl.sum(p * multiplier[:, None], 0)
+        through = weight * tl.sum(p_y * (multiplier[:, None] - middle[None, :]), 0)
         pull = slope.to(tl.float32) * steepness * (direct - through)
         if SQUASH != 0:
             pull = standard_back(pull, z, weight, v, flat_sum, tilted_sum, weight_sum, std * 0.0 + 1.0 if PUSH else std)
