@@ -195,17 +195,18 @@ def test_a_batch_of_vmap_is_differentiable():
     torch.testing.assert_close(x.grad.double(), truth.grad, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("n", [20, 80])
 @pytest.mark.parametrize(
     "call", [CALLS["rank"], CALLS["quantile"], CALLS["top-k mask"]], ids=["rank", "quantile", "mask"]
 )
-def test_compiled_programs_see_one_operator(call):
+def test_compiled_programs_see_one_operator(call, n):
     graphs = []
 
     def backend(graph, _inputs):
         graphs.append(graph)
         return graph.forward
 
-    x = rows(3, 20)
+    x = rows(3, n)
     compiled = torch.compile(lambda x: call(x, backend="numba"), backend=backend, fullgraph=True)
     torch.testing.assert_close(compiled(x), call(x, backend="numba"), rtol=0, atol=0)
     assert sum("sinksort.pu" in str(node.target) for node in graphs[0].graph.nodes) == 1

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-_LAST = 6  #: how many coefficients the estimate looks at; odd and even ones may vanish by turns
+LAST = 6  #: how many coefficients the estimate looks at; odd and even ones may vanish by turns
 _PER_PANEL = 16  #: nodes in a panel, once there are several
 
 
@@ -42,7 +42,7 @@ def gauss_rule(m: int, K: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     off_diagonal = np.sqrt(k**2 * (m**2 - k**2) / (4 * (4 * k**2 - 1)))
     jacobi = np.diag(off_diagonal, 1) + np.diag(off_diagonal, -1)  # shifted by alpha, so nodes come out symmetric
     nodes, vectors = np.linalg.eigh(jacobi)
-    return nodes + (m - 1) / 2, vectors[0] ** 2, (vectors / vectors[0])[-_LAST:]
+    return nodes + (m - 1) / 2, vectors[0] ** 2, (vectors / vectors[0])[-LAST:]
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class Rule:
     def coefficients(self, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """What ``errors`` multiplies a density in slots by: (P,), (P, slots) and (P, last, slots)."""
         share, weights, last = [], [], []
-        none = np.zeros(self.per_panel), np.zeros((_LAST, self.per_panel))
+        none = np.zeros(self.per_panel), np.zeros((LAST, self.per_panel))
         for low, high in itertools.pairwise(self.edges):
             rough = high - low > self.per_panel  # if not, every target is a node
             share.append((high - low) / self.m if rough else 0.0)

@@ -58,12 +58,13 @@ _MISSING = {name: _missing(name, name) for name in _FILES}
 
 
 def kernels_named(name: str, ask: Ask) -> Kernels:
-    return _module(name, ask.x.shape[-1] > _SHORT)
+    short, long = _FILES[name]
+    return _module(long if ask.x.shape[-1] > _SHORT else short)
 
 
 @functools.cache
-def _module(name: str, long: bool) -> Kernels:
-    return cast("Kernels", importlib.import_module(f"{__package__}.{_FILES[name][long]}"))
+def _module(name: str) -> Kernels:
+    return cast("Kernels", importlib.import_module(f"{__package__}.{name}"))
 
 
 def chosen(

@@ -216,7 +216,10 @@ def _(*args: Any) -> Tensor:
 def _shapes(ask: Ask, name: str, pulls: bool) -> tuple[Tensor, Tensor, Tensor]:
     R, K = len(ask.x), ask.y.shape[-1]
     out = ask.x.new_empty(ask.x.shape) if pulls else ask.x.new_empty(R, K, dtype=torch.float32)
-    columns, dtype = kernels_named(name, ask).state_layout(ask)
+    # The layout of a state is a matter of whole numbers: a program is compiled anew for each length of rows.
+    n, m = int(ask.x.shape[-1]), None if ask.m is None else int(ask.m)
+    sizes = replace(ask, x=torch.empty(1, n, device="meta"), y=torch.empty(1, int(K), device="meta"), m=m)
+    columns, dtype = kernels_named(name, sizes).state_layout(sizes)
     return out, ask.x.new_empty(R, columns, dtype=dtype), ask.x.new_empty(R, dtype=torch.float32)
 
 

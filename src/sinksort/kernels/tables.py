@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..rules import gauss_rule
+from ..rules import LAST, gauss_rule
 
 #: So many targets are taken one by one; where there are more, they are given by a rule or left to the reference.
 MOST_TARGETS = 128
@@ -43,26 +43,51 @@ def by_rule(m: int, eps: float) -> bool:
     return m >= 1.3 * nodes_for(eps)
 
 
-@functools.lru_cache(maxsize=256)
 def default_targets(n: int, m: int, nodes: int | None, descending: bool, device: torch.device) -> Targets:
     """m equal targets at 0, ..., 1 for rows of n values, or a rule of ``nodes`` nodes for them."""
+    if torch.compiler.is_compiling():  # a rule is made by an eigenvalue problem, which is not for every call to solve
+        y, b, phi, last = _made_op(n, m, nodes, descending, device)
+    else:
+        y, b, phi, last = _made(n, m, nodes, descending, device)
+    return Targets(y, b, phi) if nodes is None else Targets(y, b, phi, m, last)
+
+
+@functools.lru_cache(maxsize=256)
+def _made(n: int, m: int, nodes: int | None, descending: bool, device: torch.device) -> tuple[Tensor, ...]:
+    """y, b, phi (1, K) and what estimates the error of a rule (1, 6, K), or nothing (1, 0, K)."""
     if nodes is None:
-        at, weights, last = np.arange(m, dtype=float), np.full(m, 1.0 / m), None
+        at, weights, last = np.arange(m, dtype=float), np.full(m, 1.0 / m), np.empty((0, m))
     else:
         at, weights, last = gauss_rule(m, nodes)
     up = n * (at + 1.0) / m
-    levels = n * (1.0 + 1.0 / m) - up if descending else up
-    y, b, phi = (
-        torch.as_tensor(t, dtype=torch.float32, device=device).unsqueeze(0)
-        for t in (at / max(m - 1, 1), weights, levels)
-    )
-    rows = None if last is None else torch.as_tensor(last, dtype=torch.float32, device=device).unsqueeze(0)
-    return Targets(y, b, phi, None if nodes is None else m, rows)
+    phi = n * (1.0 + 1.0 / m) - up if descending else up
+    parts = (at / max(m - 1, 1), weights, phi, last)
+    return tuple(torch.as_tensor(t, dtype=torch.float32, device=device).unsqueeze(0) for t in parts)
+
+
+@torch.library.custom_op("sinksort::default_targets", mutates_args=())
+def _made_op(
+    n: int, m: int, nodes: int | None, descending: bool, device: torch.device
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    y, b, phi, last = _made(n, m, nodes, descending, device)
+    return y.clone(), b.clone(), phi.clone(), last.clone()
+
+
+@_made_op.register_fake
+def _(n: int, m: int, nodes: int | None, descending: bool, device: torch.device) -> tuple[Tensor, ...]:  # noqa: ARG001
+    K = m if nodes is None else nodes
+    y, b, phi = (torch.empty(1, K, device=device) for _ in range(3))
+    return y, b, phi, torch.empty(1, 0 if nodes is None else LAST, K, device=device)
+
+
+def membership_targets(share: float, largest: bool, device: torch.device) -> Targets:
+    """Out of the k, and in: two targets."""
+    make = _membership.__wrapped__ if torch.compiler.is_compiling() else _membership
+    return make(share, largest, device)
 
 
 @functools.lru_cache(maxsize=256)
-def membership_targets(share: float, largest: bool, device: torch.device) -> Targets:
-    """Out of the k, and in: two targets."""
+def _membership(share: float, largest: bool, device: torch.device) -> Targets:
     b = [1.0 - share, share] if largest else [share, 1.0 - share]
     phi = [0.0, 1.0] if largest else [1.0, 0.0]
     y, weights, levels = (torch.tensor([t], dtype=torch.float32, device=device) for t in ([0.0, 1.0], b, phi))
