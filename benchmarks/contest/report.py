@@ -28,7 +28,9 @@ quartiles), forward alone and forward plus backward. A pass may take {limit:g} s
 for ranks. Every other peer's parameter is tuned by bisection on about a thousand values to be as soft as sinksort at
 that eps, and extrapolated by its scaling law where n is larger; the table says what was used and how soft it is in the
 cell itself. Softness is for ranks the mean absolute difference from hard ranks over n, for top-k masks the mass that is
-not where the hard mask has it over k, for quantiles the share of the values that the gradient is spread over.
+not where the hard mask has it over k, for quantiles the share of the values that the gradient is spread over. Not every
+relaxation can be tuned to that: the median of a long row by isotonic projection is nearly hard or nearly the mean, with
+little between, and a SoftSort has one value whose gradient outweighs the others.
 
 *Error* of the answer (of a rank over n, of a quantile over the spread of its row, of a mask as it is) and of the
 gradient (relative, the worst row), against the same problem solved in float64; for other relaxations against the same
