@@ -49,19 +49,23 @@ def state_layout(ask: Ask) -> tuple[int, torch.dtype]:
 
 
 def pull(ask: Ask, phi: Tensor) -> Answer:
-    return _forward(ask, phi)
+    with torch.cuda.device_of(ask.x):
+        return _forward(ask, phi)
 
 
 def push(ask: Ask) -> Answer:
-    return _forward(ask, None)
+    with torch.cuda.device_of(ask.x):
+        return _forward(ask, None)
 
 
 def pull_backward(ask: Ask, phi: Tensor, state: Tensor, w: Tensor) -> Tensor:
-    return _backward(ask, phi, state, w)
+    with torch.cuda.device_of(ask.x):
+        return _backward(ask, phi, state, w)
 
 
 def push_backward(ask: Ask, state: Tensor, c: Tensor) -> Tensor:
-    return _backward(ask, None, state, c)
+    with torch.cuda.device_of(ask.x):
+        return _backward(ask, None, state, c)
 
 
 class _Arguments:
@@ -98,9 +102,9 @@ def _power(count: int) -> int:
 
 
 def _short_sizes(n: int, K: int) -> tuple[int, int]:
-    """How many values at a time, and warps: the fastest that were measured on an H200."""
+    """How many values at a time, and warps: more would not fit into registers."""
     block_n, block_k = _power(n), _power(K)
-    at_once = min(block_n, 128 if block_k == 16 else 64)
+    at_once = min(block_n, {16: 128, 32: 64, 64: 64, 128: 32}[block_k])
     return at_once, 2 if at_once * block_k <= 512 else 4 if at_once * block_k <= 2048 else 8
 
 
