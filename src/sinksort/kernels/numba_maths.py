@@ -11,8 +11,6 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numba
@@ -228,19 +226,18 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_note_fork)
 
 
-@contextmanager
-def threads(most: int) -> Iterator[int]:
-    """How many threads to work with: those of torch, at most ``most``; one where several would do harm.
+def enter(most: int) -> int:
+    """How many threads to work with: those of torch, at most ``most``; ``leave`` must follow where there are several.
 
     Numba's threads must not be entered twice at a time (not every layer allows it, and none gains by it), nor after a
-    fork, which they do not survive.
+    fork, which they do not survive: then there is one.
     """
-    count = min(most, torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)
+    count: int = min(most, torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)
     if count < 2 or _forked or not _busy.acquire(blocking=False):
-        yield 1
-        return
-    try:
-        numba.set_num_threads(count)
-        yield count
-    finally:
-        _busy.release()
+        return 1
+    numba.set_num_threads(count)
+    return count
+
+
+def leave() -> None:
+    _busy.release()

@@ -133,10 +133,10 @@ def leave(k: Lanes, x: F32, n: int, K: int, first: int, R: int, state64: F64, st
 
 @njit(nogil=True, cache=True)
 def pull_short(x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K: int, squash: int,
-               steps: tuple[int, int, int, int, int], out: F32, state64: F64, state32: F32, errors: F32, start: int,
+               steps: tuple[int, int, int, int, int], out: F32, state32: F32, errors: F32, start: int,
                stop: int) -> None:  # fmt: skip
     """Rows start to stop; see ``numba_rows_wide.pull_rows`` for the arguments."""
-    k = lanes_for(n, K)
+    k, state64 = lanes_for(n, K), state32.view(np.float64)
     size = short_state(K)[1]
     for first in range(start, stop, 16):
         rows_into(k, x, a, y, b, eps, n, K, squash, steps, first, stop)
@@ -177,9 +177,9 @@ def carry_lanes(k: Lanes, n: int) -> None:
 
 @njit(nogil=True, cache=True)
 def push_short(x: F32, a: F32, y: F32, b: F32, eps: F32, n: int, K: int, squash: int,
-               steps: tuple[int, int, int, int, int], out: F32, state64: F64, state32: F32, errors: F32, start: int,
+               steps: tuple[int, int, int, int, int], out: F32, state32: F32, errors: F32, start: int,
                stop: int) -> None:  # fmt: skip
-    k = lanes_for(n, K)
+    k, state64 = lanes_for(n, K), state32.view(np.float64)
     size = short_state(K)[1]
     for first in range(start, stop, 16):
         rows_into(k, x, a, y, b, eps, n, K, squash, steps, first, stop)
@@ -232,10 +232,10 @@ def carefully(k: Lanes, n: int, K: int) -> None:
 
 @njit(nogil=True, cache=True)
 def short_backward(x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K: int, squash: int, push: bool,
-                   steps: tuple[int, int, int, int, int], w: F32, grad: F32, state64: F64, state32: F32, start: int,
+                   steps: tuple[int, int, int, int, int], w: F32, grad: F32, state32: F32, start: int,
                    stop: int) -> None:  # fmt: skip
     """See ``numba_rows_wide.rows_backward``."""
-    k = lanes_for(n, K)
+    k, state64 = lanes_for(n, K), state32.view(np.float64)
     single, size = short_state(K)
     n32, k32 = k.n32, k.k32
     for first in range(start, stop, 16):

@@ -118,13 +118,14 @@ def save(k: Work, K: int, moments: tuple[float, float, float, bool], state64: F6
 
 @njit(nogil=True, cache=True)
 def pull_rows(x: F32, a: F32, y: F32, b: F32, phi: F32, last: F32, eps: F32, n: int, K: int, squash: int,
-              steps: tuple[int, int, int, int, int], out: F32, state64: F64, state32: F32, state_int: I32, errors: F32,
+              steps: tuple[int, int, int, int, int], out: F32, state32: F32, errors: F32,
               start: int, stop: int) -> None:  # fmt: skip
     """Rows start to stop. All arrays are flat; ``steps`` is how far it is from row to row of y, phi, last, eps and a.
 
     ``last`` is empty where there is no rule.
     """
     stride, lasts = padded(K), 3 if len(last) > 0 else 0
+    state64, state_int = state32.view(np.float64), state32.view(np.int32)
     at32, at_int, size = state_parts(n, K)
     k = workspace(n, K)
     xs, at, read, span = k.n32[XS], k.n64[AT], k.n32[READ], 1.0
@@ -174,10 +175,11 @@ def pull_rows(x: F32, a: F32, y: F32, b: F32, phi: F32, last: F32, eps: F32, n: 
 
 @njit(nogil=True, cache=True)
 def push_rows(x: F32, a: F32, y: F32, b: F32, eps: F32, n: int, K: int, squash: int,
-              steps: tuple[int, int, int, int, int], out: F32, state64: F64, state32: F32, state_int: I32, errors: F32,
+              steps: tuple[int, int, int, int, int], out: F32, state32: F32, errors: F32,
               start: int, stop: int) -> None:  # fmt: skip
     """As ``pull_rows``; what is averaged is (x - mean) * scale, so that nothing overflows."""
     stride = padded(K)
+    state64, state_int = state32.view(np.float64), state32.view(np.int32)
     at32, at_int, size = state_parts(n, K)
     k = workspace(n, K)
     xs, at, carried = k.n32[XS], k.n64[AT], k.n32[WEIGHT]
@@ -309,10 +311,10 @@ def without_constant(w: F32, aw: F32, n: int, out: F32) -> None:
 
 @njit(nogil=True, cache=True)
 def rows_backward(x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K: int, squash: int, push: bool,
-                  steps: tuple[int, int, int, int, int], w: F32, grad: F32, state64: F64, state32: F32,
-                  state_int: I32, start: int, stop: int) -> None:  # fmt: skip
+                  steps: tuple[int, int, int, int, int], w: F32, grad: F32, state32: F32, start: int, stop: int) -> None:  # fmt: skip
     """Cotangents of x from those of what was pulled, w (R, n); or pushed, phi (R, K)."""
     stride = padded(K)
+    state64, state_int = state32.view(np.float64), state32.view(np.int32)
     at32, at_int, size = state_parts(n, K)
     k = workspace(n, K)
     xs, at, read, aw, weight, direct = k.n32[XS], k.n64[AT], k.n32[READ], k.n32[AW], k.n32[WEIGHT], k.n32[DIRECT]
