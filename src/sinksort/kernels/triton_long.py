@@ -24,7 +24,7 @@ _MOST_NODES = 128
 _FEW = 4
 _PROGRAMS = 528  #: chunks that all rows together are cut into: four for each multiprocessor of a large GPU
 _MOMENTS_BLOCK, _SPREAD_BLOCK, _COUNT_BLOCK, _READ_BLOCK = 2048, 256, 256, 1024
-_SPREAD_WARPS = 4
+_SPREAD_WARPS, _SOLVE_WARPS = 4, 8
 _STEPS = 24  #: of Newton's method; six are ordinary
 _WHOLE = 32768  #: longest rows that one program works on, if targets are few
 _FEW_PROGRAMS = 132  #: chunks of all rows, if targets are few: every program adds up what all of a row left
@@ -133,7 +133,7 @@ def _pull_by_grid(ask: Ask, phi: Tensor) -> Answer:
         stats, masses, ask.y, y_row, ask.b, b_row, phi, _row_stride(phi), last, _row_stride(last), eps, eps_rows,
         state, error, scratch, G, _STEPS,
         K=K, KP=KP, CELLS=CELLS, UP=UP, BU=BU, GP=GP, GB=min(16, GP), SQUASH=code, WEIGHTED=weighted, EPS_ROWS=by_row,
-        num_warps=8,
+        num_warps=_SOLVE_WARPS,
     )  # fmt: skip
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     blocks = triton.cdiv(n, _READ_BLOCK)
@@ -162,7 +162,8 @@ def _pull_back_by_grid(ask: Ask, phi: Tensor, state: Tensor, w: Tensor) -> Tenso
     scratch = x.new_empty(R * 2 * UP, dtype=torch.float32)
     grid.solve_backward[(R,)](
         masses, ask.y, _row_stride(ask.y), ask.b, _row_stride(ask.b), phi, _row_stride(phi), eps, eps_rows, state,
-        scratch, G, K=K, KP=KP, CELLS=CELLS, UP=UP, BU=BU, GB=min(16, GP), SQUASH=code, EPS_ROWS=by_row, num_warps=8,
+        scratch, G, K=K, KP=KP, CELLS=CELLS, UP=UP, BU=BU, GB=min(16, GP), SQUASH=code, EPS_ROWS=by_row,
+        num_warps=_SOLVE_WARPS,
     )  # fmt: skip
     sums = x.new_empty(R * G * 2, dtype=torch.float64)
     if code:
@@ -207,7 +208,7 @@ def _few(ask: Ask, phi: Tensor | None) -> Answer:
     moments[(R * G,)](
         *of_x, *of_a, *of_targets[:2], K, stats, n, tiles, G, SQUASH=code, WEIGHTED=weighted, BLOCK=_MOMENTS_BLOCK
     )
-    rounds, lines = few.ROUNDS.value, (2 if KP == 2 else 8) * few.THRESHOLDS.value
+    rounds, lines = few.ROUNDS.value, (2 if K <= 2 else 4 if K == 3 else 8) * few.THRESHOLDS.value
     brackets = x.new_empty(rounds, R * 16, dtype=torch.float64)
     counts = x.new_empty(2, R * G * lines, dtype=torch.float64)
     for i in range(rounds):
@@ -229,8 +230,8 @@ def _few(ask: Ask, phi: Tensor | None) -> Answer:
             EPS_ROWS=by_row, PUSH=push_, BLOCK=_FEW_BLOCK, num_warps=8,
         )  # fmt: skip
     few.end[(R if push_ else R * G,)](
-        *of_x, stats, *of_targets, *of_phi, eps, eps_rows, carry[_PASSES], sums[(_PASSES - 1) % 2], out, state, error, n,
-        tiles * (_MOMENTS_BLOCK // _FEW_BLOCK), G,
+        *of_x, stats, *of_targets, *of_phi, eps, eps_rows, carry[_PASSES], sums[(_PASSES - 1) % 2], out, state, error,
+        n, tiles * (_MOMENTS_BLOCK // _FEW_BLOCK), G,
         K=K, KP=KP, GP=GP, SQUASH=code, EPS_ROWS=by_row, PUSH=push_, BLOCK=_FEW_BLOCK, num_warps=8,
     )  # fmt: skip
     return Answer(out, state, error)

@@ -5,8 +5,8 @@ pass over the values: K exponentials each, sums of p_ij and of p_ij p_ik. It sta
 straddle the cumulative weight of the first targets are bracketed, sixteen times closer with every count of the values
 below sixteen thresholds.
 
-Rows of moderate length are worked on by one program each, in one launch. Longer ones are cut into chunks: each pass is a
-launch, in whose beginning every program adds up the sums of the pass before and makes the (tiny) step for itself. The
+Rows of moderate length are worked on by one program each, in one launch. Longer ones are cut into chunks: each pass is
+a launch, in whose beginning every program adds up the sums of the pass before and makes the (tiny) step for itself. The
 number of launches is fixed; a row that has converged is not read again.
 
 Places x~, potentials and sums over chunks are double: with eps = 1e-3 a membership moves by 500 times as much as x~.
@@ -39,8 +39,8 @@ ROUNDS = tl.constexpr(4)  #: of counting: brackets end up 65,536 times narrower 
 
 @triton.jit
 def few_targets(
-    y: tl.tensor, y_row: tl.tensor, b: tl.tensor, b_row: tl.tensor, eps: tl.tensor, eps_rows: tl.tensor, row: tl.tensor, origin: tl.tensor,
-    K: tl.constexpr, KP: tl.constexpr, EPS_ROWS: tl.constexpr,
+    y: tl.tensor, y_row: tl.tensor, b: tl.tensor, b_row: tl.tensor, eps: tl.tensor, eps_rows: tl.tensor, row: tl.tensor,
+    origin: tl.tensor, K: tl.constexpr, KP: tl.constexpr, EPS_ROWS: tl.constexpr,
 ) -> Any:  # fmt: skip
     """y from the origin, y_{j+1} - y_j, b, and 2/eps, all double. The largest b is what the others leave."""
     k = tl.arange(0, KP)
@@ -125,7 +125,10 @@ def relative_error(s: tl.tensor, share: tl.tensor, KP: tl.constexpr) -> Any:
 
 
 @triton.jit
-def stepped(s: tl.tensor, W: tl.tensor, share: tl.tensor, base: tl.tensor, direction: tl.tensor, length: tl.tensor, gradient: tl.tensor, KP: tl.constexpr) -> Any:
+def stepped(
+    s: tl.tensor, W: tl.tensor, share: tl.tensor, base: tl.tensor, direction: tl.tensor, length: tl.tensor,
+    gradient: tl.tensor, KP: tl.constexpr,
+) -> Any:  # fmt: skip
     """The next (base, direction, length, slope) from sums at base + length direction, and how far off that was.
 
     The rules are those of ``solvers.newton``; the error is relative to what each target weighs.
@@ -206,7 +209,9 @@ def narrowed(counts: tl.tensor, low: tl.tensor, high: tl.tensor, level: tl.tenso
 
 
 @triton.jit
-def from_brackets(low: tl.tensor, high: tl.tensor, gap: tl.tensor, slope: tl.tensor, KP: tl.constexpr, ROWS: tl.constexpr) -> Any:  # fmt: skip
+def from_brackets(
+    low: tl.tensor, high: tl.tensor, gap: tl.tensor, slope: tl.tensor, KP: tl.constexpr, ROWS: tl.constexpr,
+) -> Any:  # fmt: skip
     """The potentials of the staircase: where targets j and j + 1 are as good as each other."""
     r = tl.arange(0, ROWS)
     k = tl.arange(0, KP)
@@ -226,7 +231,8 @@ def summed(
     """One pass over a chunk: column sums, what targets average (finite part, in z), infinite payload, products."""
     s = tl.zeros((KP, BLOCK), tl.float32)
     average = tl.zeros((KP, BLOCK), tl.float32)
-    W = tl.zeros((KP, KP, BLOCK), tl.float32)
+    w01 = tl.zeros((BLOCK,), tl.float32)
+    w02, w12, w03, w13, w23 = w01, w01, w01, w01, w01
     beyond = tl.zeros((BLOCK,), tl.float64)
     for tile in range(tiles):
         at = (g.to(tl.int64) * tiles + tile) * BLOCK + tl.arange(0, BLOCK)
@@ -236,16 +242,41 @@ def summed(
         p = shares(xi, psi, y, slope, there)
         carried = p * weight[None, :]
         s += carried
-        W += carried[:, None, :] * p[None, :, :]
+        p0, p1 = of_target(carried, 0, KP), of_target(p, 1, KP)
+        w01 += p0 * p1
+        if KP == 4:
+            p2, p3 = of_target(p, 2, KP), of_target(p, 3, KP)
+            w02 += p0 * p2
+            w03 += p0 * p3
+            p1 = p1 * weight
+            w12 += p1 * p2
+            w13 += p1 * p3
+            w23 += p2 * p3 * weight
         if PUSH:
             finite = is_finite(v) & (weight > 0.0)
             average += carried * tl.where(finite, z, 0.0).to(tl.float32)[None, :]
             beyond += tl.where((weight > 0.0) & (is_finite(v) == 0), v, 0.0)
     unit = 1.0 if WEIGHTED else 1.0 / n
-    return (
-        tl.sum(s, 1).to(tl.float64) * unit, tl.sum(average, 1).to(tl.float64) * unit, tl.sum(beyond),
-        tl.sum(W, 2).to(tl.float64) * unit,
-    )  # fmt: skip
+    W = entry(w01, 0, 1, KP)
+    if KP == 4:
+        W += entry(w02, 0, 2, KP) + entry(w03, 0, 3, KP) + entry(w12, 1, 2, KP) + entry(w13, 1, 3, KP)
+        W += entry(w23, 2, 3, KP)
+    return tl.sum(s, 1).to(tl.float64) * unit, tl.sum(average, 1).to(tl.float64) * unit, tl.sum(beyond), W * unit
+
+
+@triton.jit
+def of_target(p: tl.tensor, j: tl.constexpr, KP: tl.constexpr) -> Any:
+    """Row j of p (K, values)."""
+    return tl.sum(tl.where((tl.arange(0, KP) == j)[:, None], p, 0.0), 0)
+
+
+@triton.jit
+def entry(products: tl.tensor, j: tl.constexpr, k: tl.constexpr, KP: tl.constexpr) -> Any:
+    """A symmetric matrix with the sum of ``products`` at (j, k)."""
+    row = tl.arange(0, KP)[:, None]
+    column = tl.arange(0, KP)[None, :]
+    here = ((row == j) & (column == k)) | ((row == k) & (column == j))
+    return tl.where(here, tl.sum(products).to(tl.float64), 0.0)
 
 
 @triton.jit
@@ -264,9 +295,10 @@ def written(
 
 @triton.jit
 def finished(
-    state: tl.tensor, error: tl.tensor, out: tl.tensor, row: tl.tensor, mean: tl.tensor, std: tl.tensor, constant: tl.tensor, weight: tl.tensor, most: tl.tensor, poison: tl.tensor,
-    psi: tl.tensor, s: tl.tensor, average: tl.tensor, beyond: tl.tensor, W: tl.tensor, off: tl.tensor, share: tl.tensor, KP: tl.constexpr, K: tl.constexpr,
-    PUSH: tl.constexpr,
+    state: tl.tensor, error: tl.tensor, out: tl.tensor, row: tl.tensor, mean: tl.tensor, std: tl.tensor,
+    constant: tl.tensor, weight: tl.tensor, most: tl.tensor, poison: tl.tensor, psi: tl.tensor, s: tl.tensor,
+    average: tl.tensor, beyond: tl.tensor, W: tl.tensor, off: tl.tensor, share: tl.tensor, KP: tl.constexpr,
+    K: tl.constexpr, PUSH: tl.constexpr,
 ) -> None:  # fmt: skip
     """Write the state of a row, its error, and what its targets average."""
     k = tl.arange(0, KP)
@@ -288,10 +320,11 @@ def finished(
 
 @triton.jit
 def whole(
-    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, y: tl.tensor, y_row: tl.tensor, b: tl.tensor, b_row: tl.tensor, phi: tl.tensor,
-    phi_row: tl.tensor, eps: tl.tensor, eps_rows: tl.tensor, out: tl.tensor, state: tl.tensor, error: tl.tensor, n: tl.tensor, tiles: tl.tensor, steps: tl.tensor,
-    K: tl.constexpr, KP: tl.constexpr, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr,
-    PUSH: tl.constexpr, BLOCK: tl.constexpr,
+    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, y: tl.tensor,
+    y_row: tl.tensor, b: tl.tensor, b_row: tl.tensor, phi: tl.tensor, phi_row: tl.tensor, eps: tl.tensor,
+    eps_rows: tl.tensor, out: tl.tensor, state: tl.tensor, error: tl.tensor, n: tl.tensor, tiles: tl.tensor,
+    steps: tl.tensor, K: tl.constexpr, KP: tl.constexpr, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr,
+    EPS_ROWS: tl.constexpr, PUSH: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
     """All of it for one row by one program."""
     row = tl.program_id(0)
@@ -306,7 +339,7 @@ def whole(
         y, y_row, b, b_row, eps, eps_rows, row, origin_of(mean, SQUASH), K, KP, EPS_ROWS
     )
     there = share > 0.0
-    ROWS: tl.constexpr = 2 if KP == 2 else 8
+    ROWS: tl.constexpr = 2 if K <= 2 else (4 if K == 3 else 8)  # two brackets for each boundary
     level = levels_passed(share, KP, ROWS)
     low = level * 0.0 + least
     high = level * 0.0 + most
@@ -342,13 +375,13 @@ def whole(
     if not PUSH:
         k = tl.arange(0, KP)
         levels = tl.load(phi + row.to(tl.int64) * phi_row + k, mask=k < K, other=0.0)
-        written(
-            x, x_row, x_step, out, n, row, g, tiles, mean, std, most, psi, at, levels, there, slope, SQUASH, BLOCK
-        )
+        written(x, x_row, x_step, out, n, row, g, tiles, mean, std, most, psi, at, levels, there, slope, SQUASH, BLOCK)
 
 
 @triton.jit
-def bracket(brackets: tl.tensor, counts: tl.tensor, row: tl.tensor, G: tl.tensor, level: tl.tensor, ROWS: tl.constexpr) -> Any:  # fmt: skip
+def bracket(
+    brackets: tl.tensor, counts: tl.tensor, row: tl.tensor, G: tl.tensor, level: tl.tensor, ROWS: tl.constexpr,
+) -> Any:  # fmt: skip
     """The brackets that the counts of all chunks lead to."""
     r = tl.arange(0, ROWS)
     mine = brackets + row.to(tl.int64) * 16
@@ -368,11 +401,11 @@ def narrow(
     counts: tl.tensor, n: tl.tensor, tiles: tl.tensor, G: tl.tensor, first: tl.tensor, K: tl.constexpr,
     KP: tl.constexpr, GP: tl.constexpr, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
-    """One round of counting: brackets from the round before go to ``after``, and the counts inside them to ``counts``."""
+    """One round of counting: brackets from the round before go to ``after``, counts inside them to ``counts``."""
     pid = tl.program_id(0)
     row, g = pid // G, pid % G
     mean, std, _constant, _weight, least, most, _poison = row_facts(stats, row, G, SQUASH, GP)
-    ROWS: tl.constexpr = 2 if KP == 2 else 8
+    ROWS: tl.constexpr = 2 if K <= 2 else (4 if K == 3 else 8)  # two brackets for each boundary
     level = levels_passed(shares_of(b, b_row, row, K, KP), KP, ROWS)
     low = level * 0.0 + least
     high = level * 0.0 + most
@@ -400,7 +433,7 @@ def begin(
     _at, gap, share, slope = few_targets(
         y, y_row, b, b_row, eps, eps_rows, row, origin_of(mean, SQUASH), K, KP, EPS_ROWS
     )
-    ROWS: tl.constexpr = 2 if KP == 2 else 8
+    ROWS: tl.constexpr = 2 if K <= 2 else (4 if K == 3 else 8)  # two brackets for each boundary
     low, high = bracket(brackets, counts, row, G, levels_passed(share, KP, ROWS), ROWS)
     psi = from_brackets(low, high, gap, slope, KP, ROWS)
     k = tl.arange(0, KP)
@@ -428,7 +461,10 @@ def sums_of_chunks(partial: tl.tensor, row: tl.tensor, G: tl.tensor, KP: tl.cons
 
 
 @triton.jit
-def carried_on(carry: tl.tensor, partial: tl.tensor, row: tl.tensor, G: tl.tensor, share: tl.tensor, first: tl.tensor, KP: tl.constexpr, GP: tl.constexpr) -> Any:  # fmt: skip
+def carried_on(
+    carry: tl.tensor, partial: tl.tensor, row: tl.tensor, G: tl.tensor, share: tl.tensor, first: tl.tensor,
+    KP: tl.constexpr, GP: tl.constexpr,
+) -> Any:  # fmt: skip
     """Where the step before this one leaves us: (base, direction, length, slope, error)."""
     k = tl.arange(0, KP)
     mine = carry + row.to(tl.int64) * CARRY
@@ -445,10 +481,11 @@ def carried_on(carry: tl.tensor, partial: tl.tensor, row: tl.tensor, G: tl.tenso
 
 @triton.jit
 def step(
-    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, stats: tl.tensor, y: tl.tensor, y_row: tl.tensor, b: tl.tensor, b_row: tl.tensor,
-    eps: tl.tensor, eps_rows: tl.tensor, carry: tl.tensor, after: tl.tensor, partial: tl.tensor, sums: tl.tensor, n: tl.tensor, tiles: tl.tensor, G: tl.tensor,
-    first: tl.tensor, K: tl.constexpr, KP: tl.constexpr, GP: tl.constexpr, SQUASH: tl.constexpr,
-    WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr, PUSH: tl.constexpr, BLOCK: tl.constexpr,
+    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor,
+    stats: tl.tensor, y: tl.tensor, y_row: tl.tensor, b: tl.tensor, b_row: tl.tensor, eps: tl.tensor,
+    eps_rows: tl.tensor, carry: tl.tensor, after: tl.tensor, partial: tl.tensor, sums: tl.tensor, n: tl.tensor,
+    tiles: tl.tensor, G: tl.tensor, first: tl.tensor, K: tl.constexpr, KP: tl.constexpr, GP: tl.constexpr,
+    SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr, PUSH: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
     """One step of every row: where ``partial``, the sums at the point before, leads from ``carry``; and the sums there.
 
@@ -470,10 +507,15 @@ def step(
         tl.store(mine + 9, gradient)
         tl.store(mine + 10, off)
     to = sums + pid.to(tl.int64) * CHUNK
+    # Written and read again, psi has no layout: that of the small matrices above must not be one of all values.
+    tl.store(to + k, base + length * direction)
+    tl.debug_barrier()
+    psi = tl.load(to + k)
+    tl.debug_barrier()
     if off > CONVERGED:
         s, average, beyond, W = summed(
-            x, x_row, x_step, a, a_row, a_step, n, row, g, tiles, mean, std, most, base + length * direction, at,
-            share > 0.0, slope, KP, SQUASH, WEIGHTED, PUSH, BLOCK,
+            x, x_row, x_step, a, a_row, a_step, n, row, g, tiles, mean, std, most, psi, at, share > 0.0, slope,
+            KP, SQUASH, WEIGHTED, PUSH, BLOCK,
         )  # fmt: skip
         tl.store(to + k, s)
         tl.store(to + 4 + k, average)
@@ -486,10 +528,11 @@ def step(
 
 @triton.jit
 def end(
-    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, stats: tl.tensor, y: tl.tensor, y_row: tl.tensor, b: tl.tensor, b_row: tl.tensor, phi: tl.tensor, phi_row: tl.tensor, eps: tl.tensor,
-    eps_rows: tl.tensor, carry: tl.tensor, sums: tl.tensor, out: tl.tensor, state: tl.tensor, error: tl.tensor, n: tl.tensor, tiles: tl.tensor, G: tl.tensor, K: tl.constexpr,
-    KP: tl.constexpr, GP: tl.constexpr, SQUASH: tl.constexpr, EPS_ROWS: tl.constexpr, PUSH: tl.constexpr,
-    BLOCK: tl.constexpr,
+    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, stats: tl.tensor, y: tl.tensor, y_row: tl.tensor, b: tl.tensor,
+    b_row: tl.tensor, phi: tl.tensor, phi_row: tl.tensor, eps: tl.tensor, eps_rows: tl.tensor, carry: tl.tensor,
+    sums: tl.tensor, out: tl.tensor, state: tl.tensor, error: tl.tensor, n: tl.tensor, tiles: tl.tensor, G: tl.tensor,
+    K: tl.constexpr, KP: tl.constexpr, GP: tl.constexpr, SQUASH: tl.constexpr, EPS_ROWS: tl.constexpr,
+    PUSH: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
     """Read the plan where the last sums were taken."""
     pid = tl.program_id(0)

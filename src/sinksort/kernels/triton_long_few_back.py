@@ -1,8 +1,8 @@
 """Gradients of ``triton_long_few``: one pass over the values for sums, one for the answer.
 
-The cotangent of x~ is (2/eps) (w_i Cov_i(phi, y) - a_i Cov_i(lambda, y)), and lambda is known only after all values were
-seen; but with K targets what mean and deviation receive is linear in its K entries, so their coefficients are summed in
-the same pass, and nothing is left for a third.
+The cotangent of x~ is (2/eps) (w_i Cov_i(phi, y) - a_i Cov_i(lambda, y)), and lambda is known only after all values
+were seen; but with K targets what mean and deviation receive is linear in its K entries, so their coefficients are
+summed in the same pass, and nothing is left for a third.
 
 For ``push``, w_i = a_i z_i: payload in units of the deviation, counted from the mean. Neither changes the answer: a
 constant added to the payload moves lambda by a multiple of phi, and the two covariances cancel.
@@ -24,7 +24,10 @@ BACK = tl.constexpr(16)
 
 
 @triton.jit
-def levels_of(phi: tl.tensor, phi_row: tl.tensor, row: tl.tensor, share: tl.tensor, K: tl.constexpr, KP: tl.constexpr, PUSH: tl.constexpr) -> Any:
+def levels_of(
+    phi: tl.tensor, phi_row: tl.tensor, row: tl.tensor, share: tl.tensor, K: tl.constexpr, KP: tl.constexpr,
+    PUSH: tl.constexpr,
+) -> Any:  # fmt: skip
     """phi, or for push c_j / b_j."""
     k = tl.arange(0, KP)
     levels = tl.load(phi + row.to(tl.int64) * phi_row + k, mask=k < K, other=0.0).to(tl.float64)
@@ -35,11 +38,12 @@ def levels_of(phi: tl.tensor, phi_row: tl.tensor, row: tl.tensor, share: tl.tens
 
 @triton.jit
 def value_parts(
-    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, w: tl.tensor, w_row: tl.tensor, w_step: tl.tensor, n: tl.tensor, row: tl.tensor,
-    at: tl.tensor, mean: tl.tensor, std: tl.tensor, most: tl.tensor, psi: tl.tensor, y: tl.tensor, there: tl.tensor, slope: tl.tensor, SQUASH: tl.constexpr,
+    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, w: tl.tensor,
+    w_row: tl.tensor, w_step: tl.tensor, n: tl.tensor, row: tl.tensor, at: tl.tensor, mean: tl.tensor, std: tl.tensor,
+    most: tl.tensor, psi: tl.tensor, y: tl.tensor, there: tl.tensor, slope: tl.tensor, SQUASH: tl.constexpr,
     WEIGHTED: tl.constexpr, PUSH: tl.constexpr,
 ) -> Any:  # fmt: skip
-    """Of some values: themselves, p, z, slope of the squash (0 for those that get no gradient), weight and cotangent."""
+    """Of some values: themselves, p, z, slope of the squash (0 where there is no gradient), weight and cotangent."""
     v = load_row(x, row, at, x_row, x_step, n)
     xi, steepness, z = placed(v, mean, std, most, SQUASH, False)
     p = shares(xi, psi, y, slope, there)
@@ -57,9 +61,11 @@ def value_parts(
 
 @triton.jit
 def sums_back(
-    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, w: tl.tensor, w_row: tl.tensor, w_step: tl.tensor, n: tl.tensor, row: tl.tensor,
-    g: tl.tensor, tiles: tl.tensor, mean: tl.tensor, std: tl.tensor, most: tl.tensor, psi: tl.tensor, y: tl.tensor, there: tl.tensor, slope: tl.tensor, levels: tl.tensor,
-    KP: tl.constexpr, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, PUSH: tl.constexpr, BLOCK: tl.constexpr,
+    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, w: tl.tensor,
+    w_row: tl.tensor, w_step: tl.tensor, n: tl.tensor, row: tl.tensor, g: tl.tensor, tiles: tl.tensor, mean: tl.tensor,
+    std: tl.tensor, most: tl.tensor, psi: tl.tensor, y: tl.tensor, there: tl.tensor, slope: tl.tensor,
+    levels: tl.tensor, KP: tl.constexpr, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, PUSH: tl.constexpr,
+    BLOCK: tl.constexpr,
 ) -> Any:  # fmt: skip
     """A chunk's t, coefficients of lambda (twice), and two sums without it; the last four but for 2/eps."""
     t = tl.zeros((KP, BLOCK), tl.float32)
@@ -70,7 +76,7 @@ def sums_back(
     y_single = y.to(tl.float32)
     for tile in range(tiles):
         at = (g.to(tl.int64) * tiles + tile) * BLOCK + tl.arange(0, BLOCK)
-        v, p, z, steepness, weight, cotangent = value_parts(
+        _v, p, z, steepness, weight, cotangent = value_parts(
             x, x_row, x_step, a, a_row, a_step, w, w_row, w_step, n, row, at, mean, std, most, psi, y, there, slope,
             SQUASH, WEIGHTED, PUSH,
         )  # fmt: skip
@@ -92,10 +98,11 @@ def sums_back(
 
 @triton.jit
 def write_back(
-    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, w: tl.tensor, w_row: tl.tensor, w_step: tl.tensor, out: tl.tensor, n: tl.tensor,
-    row: tl.tensor, g: tl.tensor, tiles: tl.tensor, state: tl.tensor, psi: tl.tensor, y: tl.tensor, share: tl.tensor, slope: tl.tensor, levels: tl.tensor, t: tl.tensor, flat: tl.tensor,
-    tilted: tl.tensor, flat_sum: tl.tensor, tilted_sum: tl.tensor, KP: tl.constexpr, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr,
-    PUSH: tl.constexpr, BLOCK: tl.constexpr,
+    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, w: tl.tensor,
+    w_row: tl.tensor, w_step: tl.tensor, out: tl.tensor, n: tl.tensor, row: tl.tensor, g: tl.tensor, tiles: tl.tensor,
+    state: tl.tensor, psi: tl.tensor, y: tl.tensor, share: tl.tensor, slope: tl.tensor, levels: tl.tensor, t: tl.tensor,
+    flat: tl.tensor, tilted: tl.tensor, flat_sum: tl.tensor, tilted_sum: tl.tensor, KP: tl.constexpr,
+    SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, PUSH: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
     """The cotangent of x for a chunk, from the sums over the row."""
     mean, std, most = tl.load(state + MEAN), tl.load(state + STD), tl.load(state + MOST)
@@ -131,10 +138,11 @@ def write_back(
 
 @triton.jit
 def whole_back(
-    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, w: tl.tensor, w_row: tl.tensor, w_step: tl.tensor, y: tl.tensor, y_row: tl.tensor,
-    b: tl.tensor, b_row: tl.tensor, phi: tl.tensor, phi_row: tl.tensor, eps: tl.tensor, eps_rows: tl.tensor, state: tl.tensor, out: tl.tensor, n: tl.tensor, tiles: tl.tensor,
-    K: tl.constexpr, KP: tl.constexpr, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr,
-    PUSH: tl.constexpr, BLOCK: tl.constexpr,
+    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, w: tl.tensor,
+    w_row: tl.tensor, w_step: tl.tensor, y: tl.tensor, y_row: tl.tensor, b: tl.tensor, b_row: tl.tensor, phi: tl.tensor,
+    phi_row: tl.tensor, eps: tl.tensor, eps_rows: tl.tensor, state: tl.tensor, out: tl.tensor, n: tl.tensor,
+    tiles: tl.tensor, K: tl.constexpr, KP: tl.constexpr, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr,
+    EPS_ROWS: tl.constexpr, PUSH: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
     """One row by one program."""
     row = tl.program_id(0)
@@ -158,10 +166,11 @@ def whole_back(
 
 @triton.jit
 def chunk_sums(
-    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, w: tl.tensor, w_row: tl.tensor, w_step: tl.tensor, y: tl.tensor, y_row: tl.tensor,
-    b: tl.tensor, b_row: tl.tensor, phi: tl.tensor, phi_row: tl.tensor, eps: tl.tensor, eps_rows: tl.tensor, state: tl.tensor, sums: tl.tensor, n: tl.tensor, tiles: tl.tensor, G: tl.tensor,
-    K: tl.constexpr, KP: tl.constexpr, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr,
-    PUSH: tl.constexpr, BLOCK: tl.constexpr,
+    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, w: tl.tensor,
+    w_row: tl.tensor, w_step: tl.tensor, y: tl.tensor, y_row: tl.tensor, b: tl.tensor, b_row: tl.tensor, phi: tl.tensor,
+    phi_row: tl.tensor, eps: tl.tensor, eps_rows: tl.tensor, state: tl.tensor, sums: tl.tensor, n: tl.tensor,
+    tiles: tl.tensor, G: tl.tensor, K: tl.constexpr, KP: tl.constexpr, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr,
+    EPS_ROWS: tl.constexpr, PUSH: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
     """``sums_back`` of all chunks."""
     pid = tl.program_id(0)
@@ -188,10 +197,11 @@ def chunk_sums(
 
 @triton.jit
 def chunk_write(
-    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, w: tl.tensor, w_row: tl.tensor, w_step: tl.tensor, y: tl.tensor, y_row: tl.tensor,
-    b: tl.tensor, b_row: tl.tensor, phi: tl.tensor, phi_row: tl.tensor, eps: tl.tensor, eps_rows: tl.tensor, state: tl.tensor, sums: tl.tensor, out: tl.tensor, n: tl.tensor,
-    tiles: tl.tensor, G: tl.tensor, K: tl.constexpr, KP: tl.constexpr, GP: tl.constexpr, SQUASH: tl.constexpr,
-    WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr, PUSH: tl.constexpr, BLOCK: tl.constexpr,
+    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, w: tl.tensor,
+    w_row: tl.tensor, w_step: tl.tensor, y: tl.tensor, y_row: tl.tensor, b: tl.tensor, b_row: tl.tensor, phi: tl.tensor,
+    phi_row: tl.tensor, eps: tl.tensor, eps_rows: tl.tensor, state: tl.tensor, sums: tl.tensor, out: tl.tensor,
+    n: tl.tensor, tiles: tl.tensor, G: tl.tensor, K: tl.constexpr, KP: tl.constexpr, GP: tl.constexpr,
+    SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr, PUSH: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
     """``write_back`` of all chunks."""
     pid = tl.program_id(0)

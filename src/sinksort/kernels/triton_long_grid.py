@@ -1,10 +1,10 @@
 """Long rows onto many targets, in Triton: by way of a grid, as ``grid`` and ``smooth`` do it.
 
-The interval that holds x~ is cut into 9 HI cells; a value in cell k is spread to the eight nodes k, ..., k + 7 (three lie
-beyond each end) with the weights of interpolation. The masses at the nodes are sums over all values of a product of two
-things that depend on few bits of k each: with k = 9 h + l, node 9 h + r receives the weight r - l of values whose h is h.
-So a block of values is two thin matrices, (16, BLOCK) of weights and (BLOCK, HI) of zeros and ones, and their product is
-what it adds to the masses: tensor cores scatter, and always in the same order.
+The interval that holds x~ is cut into 9 HI cells; a value in cell k is spread to the eight nodes k, ..., k + 7 (three
+lie beyond each end) with the weights of interpolation. The masses at the nodes are sums over all values of a product of
+two things that depend on few bits of k each: with k = 9 h + l, node 9 h + r receives the weight r - l of values whose h
+is h. So a block of values is two thin matrices, (16, BLOCK) of weights and (BLOCK, HI) of zeros and ones, and their
+product is what it adds to the masses: tensor cores scatter, and always in the same order.
 
 Forward: moments, spread, solve, read. Backward: spread the cotangents, solve, sum what the standardisation needs, read.
 
@@ -58,9 +58,9 @@ def weights_of_nodes(u: tl.tensor) -> Any:
 def spread_block(cell: tl.tensor, u: tl.tensor, weight: tl.tensor, HI: tl.constexpr) -> Any:
     """What a block of values at places u of their cells adds: (16, HI).
 
-    Node j weighs product / (u - j) / ((-1)^(7 - j) j! (7 - j)!), with the product of all (u - j); inside (3, 4) the sign is
-    + for the two nearest nodes, - for the next two, and so on. Flags are half precision, and weights the sum of two such
-    numbers: 22 bits. Tensor cores cut their sums off instead of rounding, so nobody adds up more than a block in them.
+    Node j weighs product / (u - j) / ((-1)^(7 - j) j! (7 - j)!), with the product of all (u - j); inside (3, 4) the
+    sign is + for the two nearest nodes, - for the next two, and so on. Flags are half precision, and weights the sum of
+    two such numbers: 22 bits. Tensor cores cut their sums off instead of rounding: nobody adds up more than a block there.
     """
     size = tl.max(tl.abs(weight))
     size = tl.where(size > 0.0, size, 1.0)
@@ -73,7 +73,9 @@ def spread_block(cell: tl.tensor, u: tl.tensor, weight: tl.tensor, HI: tl.conste
     away = (u - 3.5)[None, :] - middle  # exactly u - j, as in the product
     # 1 / (j! (7 - j)!) with its sign is 35, -21, 7, -1 over 7! by the distance from the middle: a cubic in its square.
     s = middle * middle
-    factor = 0.009371899801587232 + s * (-0.01023341049382709 + s * (0.0021219135802469026 + s * -0.00011022927689594303))
+    factor = 0.009371899801587232 + s * (
+        -0.01023341049382709 + s * (0.0021219135802469026 + s * -0.00011022927689594303)
+    )
     value = tl.where(s < 16.0, product[None, :] * factor * tl.rsqrt(away * away), 0.0)
     high = value.to(tl.float16)
     low = ((value - high.to(tl.float32)) * 2048.0).to(tl.float16)
@@ -136,8 +138,11 @@ def interval(least: tl.tensor, most: tl.tensor, CELLS: tl.constexpr) -> Any:
 
 
 @triton.jit
-def add_up(masses: tl.tensor, row: tl.tensor, G: tl.tensor, skip: tl.tensor, scratch: tl.tensor, UP: tl.constexpr, GB: tl.constexpr) -> Any:  # fmt: skip
-    """The masses of all chunks together, left in ``scratch``; those of one chunk are ``skip`` apart. Returns their sum."""
+def add_up(
+    masses: tl.tensor, row: tl.tensor, G: tl.tensor, skip: tl.tensor, scratch: tl.tensor, UP: tl.constexpr,
+    GB: tl.constexpr,
+) -> Any:  # fmt: skip
+    """The sum of all masses; those of all chunks together are left in ``scratch``. Chunks are ``skip`` apart."""
     q = tl.arange(0, UP)
     total = tl.zeros((UP,), tl.float32)
     for first in range(0, G, GB):
@@ -150,7 +155,9 @@ def add_up(masses: tl.tensor, row: tl.tensor, G: tl.tensor, skip: tl.tensor, scr
 
 
 @triton.jit
-def conditional(q: tl.tensor, psi: tl.tensor, y: tl.tensor, least: tl.tensor, step: tl.tensor, slope: tl.tensor, there: tl.tensor) -> Any:  # fmt: skip
+def conditional(
+    q: tl.tensor, psi: tl.tensor, y: tl.tensor, least: tl.tensor, step: tl.tensor, slope: tl.tensor, there: tl.tensor,
+) -> Any:  # fmt: skip
     """(K, nodes): p at the nodes q; ``y`` counted from the origin and ``psi`` in double precision."""
     at = least.to(tl.float64) + (q - 3).to(tl.float64) * step.to(tl.float64)
     logit = psi[:, None] + y[:, None] * (slope * at)[None, :]
@@ -183,7 +190,9 @@ def laplacian(W: tl.tensor, KP: tl.constexpr) -> Any:
 
 
 @triton.jit
-def conjugate_gradients(L: tl.tensor, s: tl.tensor, r: tl.tensor, there: tl.tensor, accuracy: tl.tensor, most: tl.tensor) -> Any:
+def conjugate_gradients(
+    L: tl.tensor, s: tl.tensor, r: tl.tensor, there: tl.tensor, accuracy: tl.tensor, most: tl.tensor,
+) -> Any:  # fmt: skip
     """L^+ r up to a constant, for r that sums to zero, until the residual is ``accuracy`` times what it was."""
     inverse = tl.where(there & (s > 0.0), 1.0 / tl.where(s > 0.0, s, 1.0), 0.0)
     r = r - tl.sum(r) * s / tl.sum(s)
@@ -208,7 +217,10 @@ def conjugate_gradients(L: tl.tensor, s: tl.tensor, r: tl.tensor, there: tl.tens
 
 
 @triton.jit
-def staircase(masses: tl.tensor, b: tl.tensor, least: tl.tensor, step: tl.tensor, room: tl.tensor, NODES: tl.constexpr, KP: tl.constexpr, UP: tl.constexpr, BU: tl.constexpr) -> Any:  # fmt: skip
+def staircase(
+    masses: tl.tensor, b: tl.tensor, least: tl.tensor, step: tl.tensor, room: tl.tensor, NODES: tl.constexpr,
+    KP: tl.constexpr, UP: tl.constexpr, BU: tl.constexpr,
+) -> Any:  # fmt: skip
     """Where the cumulative mass passes that of the first targets, for each of them: (K,) in double precision.
 
     Masses of interpolation may be negative; smoothed over neighbours, and cut at zero, they are good enough here.
@@ -239,7 +251,10 @@ def staircase(masses: tl.tensor, b: tl.tensor, least: tl.tensor, step: tl.tensor
 
 
 @triton.jit
-def targets(y: tl.tensor, y_row: tl.tensor, b: tl.tensor, b_row: tl.tensor, eps: tl.tensor, eps_rows: tl.tensor, row: tl.tensor, origin: tl.tensor, K: tl.constexpr, KP: tl.constexpr, EPS_ROWS: tl.constexpr) -> Any:  # fmt: skip
+def targets(
+    y: tl.tensor, y_row: tl.tensor, b: tl.tensor, b_row: tl.tensor, eps: tl.tensor, eps_rows: tl.tensor, row: tl.tensor,
+    origin: tl.tensor, K: tl.constexpr, KP: tl.constexpr, EPS_ROWS: tl.constexpr,
+) -> Any:  # fmt: skip
     """y from the origin in double precision, b, which of the slots are targets, and 2/eps."""
     k = tl.arange(0, KP)
     at = tl.load(y + row.to(tl.int64) * y_row + k, mask=k < K, other=0.0).to(tl.float64) - origin
@@ -270,8 +285,8 @@ def solve(
 ) -> None:  # fmt: skip
     """Newton's method for the potentials of one row, from the staircase; then tables of what is read at the values.
 
-    psi_j = gamma_j + log b_j - y_j^2/eps, so that p_ij ~ exp(psi_j + 2 x~_i y_j / eps). The nodes stand for a continuum of
-    targets, so the start is the staircase plus log b, and one step of Sinkhorn's; two of Newton's then do.
+    psi_j = gamma_j + log b_j - y_j^2/eps, so that p_ij ~ exp(psi_j + 2 x~_i y_j / eps). The nodes stand for a continuum
+    of targets, so the start is the staircase plus log b, and one step of Sinkhorn's; two of Newton's then do.
     """
     row = tl.program_id(0)
     NODES: tl.constexpr = CELLS + 7
@@ -284,9 +299,7 @@ def solve(
     if WEIGHTED:
         present = mine + UP
         add_up(masses + UP, row, G, skip, present, UP, GB)
-    at, share, there, slope = targets(
-        y, y_row, b, b_row, eps, eps_rows, row, origin_of(mean, SQUASH), K, KP, EPS_ROWS
-    )
+    at, share, there, slope = targets(y, y_row, b, b_row, eps, eps_rows, row, origin_of(mean, SQUASH), K, KP, EPS_ROWS)
     table = state + row.to(tl.int64) * (HEAD + 2 * KP + 3 * UP)
     k = tl.arange(0, KP)
 
@@ -309,7 +322,7 @@ def solve(
     off = tl.full((), 2.0, tl.float32)
     done = 0
     while (done < steps) & (off > 1e-6):
-        psi = base + (length * direction).to(tl.float64)
+        psi = through_memory(table + HEAD, base + (length * direction).to(tl.float64), KP)
         reached = tl.zeros((KP, BU), tl.float32)
         W = tl.zeros((KP, KP), tl.float32)
         for first in range(0, NODES, BU):
@@ -340,9 +353,9 @@ def solve(
     # Tables at the nodes, and what rule and grid get wrong where there are values.
     levels = tl.load(phi + row.to(tl.int64) * phi_row + k, mask=k < K, other=0.0)
     level_range = tl.max(tl.where(there, levels, -float("inf"))) - tl.min(tl.where(there, levels, float("inf")))
-    l = tl.arange(0, 16)
-    of_last = last + row.to(tl.int64) * last_row + l[:, None] * K + k[None, :]
-    last_rows = tl.load(of_last, mask=(l < 6)[:, None] & (k < K)[None, :], other=0.0)
+    line = tl.arange(0, 16)
+    of_last = last + row.to(tl.int64) * last_row + line[:, None] * K + k[None, :]
+    last_rows = tl.load(of_last, mask=(line < 6)[:, None] & (k < K)[None, :], other=0.0)
     ranks = table + HEAD + 2 * KP
     off_rule = tl.full((), 0.0, tl.float32)
     for first in range(0, NODES, BU):
@@ -375,9 +388,18 @@ def solve(
     tl.store(table + LEAST, lowest)
     tl.store(table + STEP, step)
     tl.store(table + STEP + 1, most.to(tl.float32))
-    high = psi.to(tl.float32)
-    tl.store(table + HEAD + k, high)
-    tl.store(table + HEAD + KP + k, (psi - high.to(tl.float64)).to(tl.float32))
+
+
+@triton.jit
+def through_memory(at: tl.tensor, v: tl.tensor, KP: tl.constexpr) -> Any:
+    """v (K,), double, left at ``at`` as two singles. What comes of a matrix product and is read again has no layout."""
+    k = tl.arange(0, KP)
+    high = v.to(tl.float32)
+    tl.debug_barrier()
+    tl.store(at + k, high)
+    tl.store(at + KP + k, (v - high.to(tl.float64)).to(tl.float32))
+    tl.debug_barrier()
+    return tl.load(at + k).to(tl.float64) + tl.load(at + KP + k).to(tl.float64)
 
 
 @triton.jit
@@ -387,7 +409,9 @@ def difference(F: tl.tensor, q: tl.tensor, last: tl.tensor) -> Any:
     inside = (q >= 0) & (q < last)
     for i in tl.static_range(9):
         apart = i - 4 if i > 4 else 4 - i
-        choose = 70.0 if apart == 0 else (56.0 if apart == 1 else (28.0 if apart == 2 else (8.0 if apart == 3 else 1.0)))
+        choose = (
+            70.0 if apart == 0 else (56.0 if apart == 1 else (28.0 if apart == 2 else (8.0 if apart == 3 else 1.0)))
+        )
         sign = 1.0 if i % 2 == 0 else -1.0
         total += sign * choose * tl.load(F + q + i, mask=inside, other=0.0)
     return total
@@ -409,8 +433,8 @@ def between(table: tl.tensor, cell: tl.tensor, u: tl.tensor, mask: tl.tensor) ->
 
 @triton.jit
 def read(
-    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, state: tl.tensor, size: tl.tensor, out: tl.tensor, n: tl.tensor, blocks: tl.tensor,
-    KP: tl.constexpr, CELLS: tl.constexpr, SQUASH: tl.constexpr, BLOCK: tl.constexpr,
+    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, state: tl.tensor, size: tl.tensor, out: tl.tensor, n: tl.tensor,
+    blocks: tl.tensor, KP: tl.constexpr, CELLS: tl.constexpr, SQUASH: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
     """The table of ranks at every value."""
     pid = tl.program_id(0)
@@ -446,9 +470,7 @@ def spread_cotangents(
         weight = load_weight(w, row, at, w_row, w_step, n, True)
         cell, u = located(xi, lowest, step, LO * HI)
         total += spread_block(cell, u, weight, HI)
-    leave_masses(
-        total, room + pid.to(tl.int64) * (16 * HI), masses + pid.to(tl.int64) * UP, HI, UP
-    )
+    leave_masses(total, room + pid.to(tl.int64) * (16 * HI), masses + pid.to(tl.int64) * UP, HI, UP)
 
 
 @triton.jit
@@ -464,7 +486,7 @@ def solve_backward(
     lowest, step = tl.load(table + LEAST), tl.load(table + STEP)
     mine = scratch + row.to(tl.int64) * (2 * UP)
     add_up(masses, row, G, UP, mine, UP, GB)
-    at, share, there, slope = targets(
+    at, _share, there, slope = targets(
         y, y_row, b, b_row, eps, eps_rows, row, origin_of(kept(table + MEAN), SQUASH), K, KP, EPS_ROWS
     )
     k = tl.arange(0, KP)
@@ -481,18 +503,20 @@ def solve_backward(
     L, diagonal = laplacian(W, KP)
     t = tl.where(there, tl.sum(moved, 1), 0.0)
     multiplier = conjugate_gradients(L, diagonal, t, there, 1e-5, 2 * KP)
+    tl.store(mine + UP + k, multiplier)
+    tl.debug_barrier()
+    multiplier = tl.load(mine + UP + k)
+    tl.debug_barrier()
     for first in range(0, CELLS + 7, BU):
         q = first + tl.arange(0, BU)
-        _middle, both = covariance(
-            conditional(q, psi, at, lowest, step, slope, there), multiplier, at.to(tl.float32)
-        )
+        _middle, both = covariance(conditional(q, psi, at, lowest, step, slope, there), multiplier, at.to(tl.float32))
         tl.store(mine + UP + q, both)
 
 
 @triton.jit
 def pulled_back(
-    v: tl.tensor, weight: tl.tensor, w: tl.tensor, inside: tl.tensor, table: tl.tensor, covariances: tl.tensor, slope: tl.tensor,
-    KP: tl.constexpr, CELLS: tl.constexpr, UP: tl.constexpr, SQUASH: tl.constexpr,
+    v: tl.tensor, weight: tl.tensor, w: tl.tensor, inside: tl.tensor, table: tl.tensor, covariances: tl.tensor,
+    slope: tl.tensor, KP: tl.constexpr, CELLS: tl.constexpr, UP: tl.constexpr, SQUASH: tl.constexpr,
 ) -> Any:  # fmt: skip
     """The cotangent of z, and z, of some values; infinite ones have none."""
     mean, std, most = kept(table + MEAN), kept(table + STD), tl.load(table + STEP + 1).to(tl.float64)
@@ -506,8 +530,9 @@ def pulled_back(
 
 @triton.jit
 def sum_back(
-    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, w: tl.tensor, w_row: tl.tensor, w_step: tl.tensor, state: tl.tensor,
-    scratch: tl.tensor, sums: tl.tensor, eps: tl.tensor, eps_rows: tl.tensor, n: tl.tensor, tiles: tl.tensor, G: tl.tensor, KP: tl.constexpr, CELLS: tl.constexpr,
+    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, w: tl.tensor,
+    w_row: tl.tensor, w_step: tl.tensor, state: tl.tensor, scratch: tl.tensor, sums: tl.tensor, eps: tl.tensor,
+    eps_rows: tl.tensor, n: tl.tensor, tiles: tl.tensor, G: tl.tensor, KP: tl.constexpr, CELLS: tl.constexpr,
     UP: tl.constexpr, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
     """One chunk's sums of the cotangent of z, alone and times z: what the mean and the deviation receive."""
@@ -534,8 +559,9 @@ def sum_back(
 
 @triton.jit
 def read_back(
-    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, w: tl.tensor, w_row: tl.tensor, w_step: tl.tensor, state: tl.tensor,
-    scratch: tl.tensor, sums: tl.tensor, eps: tl.tensor, eps_rows: tl.tensor, out: tl.tensor, n: tl.tensor, blocks: tl.tensor, G: tl.tensor, KP: tl.constexpr,
+    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, w: tl.tensor,
+    w_row: tl.tensor, w_step: tl.tensor, state: tl.tensor, scratch: tl.tensor, sums: tl.tensor, eps: tl.tensor,
+    eps_rows: tl.tensor, out: tl.tensor, n: tl.tensor, blocks: tl.tensor, G: tl.tensor, KP: tl.constexpr,
     CELLS: tl.constexpr, UP: tl.constexpr, GP: tl.constexpr, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr,
     EPS_ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
@@ -569,7 +595,10 @@ def sums_of(sums: tl.tensor, row: tl.tensor, G: tl.tensor, constant: tl.tensor, 
 
 
 @triton.jit
-def standard_back(pull: tl.tensor, z: tl.tensor, weight: tl.tensor, v: tl.tensor, total: tl.tensor, tilted: tl.tensor, weight_sum: tl.tensor, std: tl.tensor) -> Any:  # fmt: skip
+def standard_back(
+    pull: tl.tensor, z: tl.tensor, weight: tl.tensor, v: tl.tensor, total: tl.tensor, tilted: tl.tensor,
+    weight_sum: tl.tensor, std: tl.tensor,
+) -> Any:  # fmt: skip
     """The cotangent of x from that of z, its sum and its sum with z, over the row."""
     counted = is_finite(v) & (weight > 0.0)
     mean_part = weight * ((total / weight_sum).to(tl.float32) + z * (tilted / weight_sum).to(tl.float32))

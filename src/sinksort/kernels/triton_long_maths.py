@@ -1,7 +1,7 @@
 """Long rows in Triton: what every kernel does to a value first, and the sums that say how.
 
-A row is cut into G chunks. Each program reads one chunk and leaves partial sums in a buffer of its own; every program of
-the next kernel adds them up again, always in the same order. So nothing is atomic, and the same input gives the same
+A row is cut into G chunks. Each program reads one chunk and leaves partial sums in a buffer of its own; every program
+of the next kernel adds them up again, always in the same order. So nothing is atomic, and the same input gives the same
 answer. Moments are kept in double precision as (weight, mean, sum of squares about the mean), which merge without loss.
 
     xi  =  x~ - origin,    origin = 1/2 for a squash, the smallest value without one.
@@ -21,14 +21,19 @@ CODES = {None: NONE, "sigmoid": SIGMOID, "arctan": ARCTAN}
 
 
 @triton.jit
-def load_row(x: tl.tensor, row: tl.tensor, at: tl.tensor, stride_row: tl.tensor, stride: tl.tensor, n: tl.tensor) -> Any:
+def load_row(
+    x: tl.tensor, row: tl.tensor, at: tl.tensor, stride_row: tl.tensor, stride: tl.tensor, n: tl.tensor,
+) -> Any:  # fmt: skip
     """Values ``at`` of a row, in double precision; 0 beyond its end."""
     where = row.to(tl.int64) * stride_row + at * stride
     return tl.load(x + where, mask=at < n, other=0.0).to(tl.float64)
 
 
 @triton.jit
-def load_weight(a: tl.tensor, row: tl.tensor, at: tl.tensor, stride_row: tl.tensor, stride: tl.tensor, n: tl.tensor, WEIGHTED: tl.constexpr) -> Any:
+def load_weight(
+    a: tl.tensor, row: tl.tensor, at: tl.tensor, stride_row: tl.tensor, stride: tl.tensor, n: tl.tensor,
+    WEIGHTED: tl.constexpr,
+) -> Any:  # fmt: skip
     """Weights in single precision; equal ones are 1, and whoever sums them divides by n."""
     if WEIGHTED:
         weight = tl.load(a + row.to(tl.int64) * stride_row + at * stride, mask=at < n, other=0.0).to(tl.float32)
@@ -87,7 +92,9 @@ def standard(x: tl.tensor, mean: tl.tensor, per_std: tl.tensor) -> Any:
 
 
 @triton.jit
-def placed(x: tl.tensor, mean: tl.tensor, std: tl.tensor, top: tl.tensor, SQUASH: tl.constexpr, SINGLE: tl.constexpr) -> Any:
+def placed(
+    x: tl.tensor, mean: tl.tensor, std: tl.tensor, top: tl.tensor, SQUASH: tl.constexpr, SINGLE: tl.constexpr,
+) -> Any:  # fmt: skip
     """(xi, slope, z) of values x. Without a squash ``mean`` is the smallest value and ``top`` the range."""
     if SQUASH == 0:
         z = x - mean
@@ -107,8 +114,9 @@ def placed(x: tl.tensor, mean: tl.tensor, std: tl.tensor, top: tl.tensor, SQUASH
 
 @triton.jit
 def chunk_moments(
-    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, y: tl.tensor, y_row: tl.tensor, K: tl.tensor, n: tl.tensor, row: tl.tensor, g: tl.tensor,
-    tiles: tl.tensor, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr,
+    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, y: tl.tensor,
+    y_row: tl.tensor, K: tl.tensor, n: tl.tensor, row: tl.tensor, g: tl.tensor, tiles: tl.tensor, SQUASH: tl.constexpr,
+    WEIGHTED: tl.constexpr, BLOCK: tl.constexpr,
 ) -> Any:  # fmt: skip
     """A chunk's weight, mean, squares, range of what counts, range of all, and whether it holds NaN: 8 doubles.
 
@@ -152,8 +160,9 @@ def chunk_moments(
 
 @triton.jit
 def moments(
-    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, y: tl.tensor, y_row: tl.tensor, K: tl.tensor, stats: tl.tensor, n: tl.tensor,
-    tiles: tl.tensor, G: tl.tensor, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr,
+    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, y: tl.tensor,
+    y_row: tl.tensor, K: tl.tensor, stats: tl.tensor, n: tl.tensor, tiles: tl.tensor, G: tl.tensor,
+    SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
     """``chunk_moments`` of all chunks."""
     pid = tl.program_id(0)
@@ -192,7 +201,10 @@ def row_facts(stats: tl.tensor, row: tl.tensor, G: tl.tensor, SQUASH: tl.constex
 
 
 @triton.jit
-def facts(total: tl.tensor, mean: tl.tensor, squares: tl.tensor, bottom: tl.tensor, top: tl.tensor, least: tl.tensor, most: tl.tensor, nan: tl.tensor, SQUASH: tl.constexpr) -> Any:  # fmt: skip
+def facts(
+    total: tl.tensor, mean: tl.tensor, squares: tl.tensor, bottom: tl.tensor, top: tl.tensor, least: tl.tensor,
+    most: tl.tensor, nan: tl.tensor, SQUASH: tl.constexpr,
+) -> Any:  # fmt: skip
     """What the moments of a row say: (mean, std, constant, weight, least, most, NaN or 0), all double.
 
     Without a squash ``mean`` is the smallest value, ``std`` one. ``least`` and ``most`` are those of xi.
