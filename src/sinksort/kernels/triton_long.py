@@ -14,7 +14,9 @@ from torch import Tensor
 
 from . import triton_long_few as few
 from . import triton_long_few_back as few_back
+from . import triton_long_few_chunks as chunks
 from . import triton_long_grid as grid
+from . import triton_long_solve as small
 from .asks import Answer, Ask
 from .triton_long_maths import CODES, moments
 
@@ -117,7 +119,19 @@ def _pull_by_grid(ask: Ask, phi: Tensor) -> Answer:
     GP = triton.next_power_of_2(G)
     stats = x.new_empty(R * G * 8, dtype=torch.float64)
     moments[(R * G,)](
-        *of_x, *of_a, ask.y, y_row, K, stats, n, tiles, G, SQUASH=code, WEIGHTED=weighted, BLOCK=_MOMENTS_BLOCK
+        *of_x,
+        *of_a,
+        ask.y,
+        y_row,
+        K,
+        stats,
+        n,
+        tiles,
+        G,
+        SQUASH=code,
+        WEIGHTED=weighted,
+        RULE=True,
+        BLOCK=_MOMENTS_BLOCK,
     )
     # Both kernels see the same partial moments; masses are cut in as many chunks, of the same values.
     room = x.new_empty(R * G * 16 * HI, dtype=torch.float32)
@@ -129,7 +143,7 @@ def _pull_by_grid(ask: Ask, phi: Tensor) -> Answer:
     state = x.new_empty(R, sizes.state, dtype=torch.float32)
     error = x.new_empty(R, dtype=torch.float32)
     scratch = x.new_empty(R * 3 * UP, dtype=torch.float32)
-    grid.solve[(R,)](
+    small.solve[(R,)](
         stats, masses, ask.y, y_row, ask.b, b_row, phi, _row_stride(phi), last, _row_stride(last), eps, eps_rows,
         state, error, scratch, G, _STEPS,
         K=K, KP=KP, CELLS=CELLS, UP=UP, BU=BU, GP=GP, GB=min(16, GP), SQUASH=code, WEIGHTED=weighted, EPS_ROWS=by_row,
@@ -160,7 +174,7 @@ def _pull_back_by_grid(ask: Ask, phi: Tensor, state: Tensor, w: Tensor) -> Tenso
         SQUASH=code, HI=HI, UP=UP, BLOCK=_SPREAD_BLOCK, num_warps=_SPREAD_WARPS,
     )  # fmt: skip
     scratch = x.new_empty(R * 2 * UP, dtype=torch.float32)
-    grid.solve_backward[(R,)](
+    small.solve_backward[(R,)](
         masses, ask.y, _row_stride(ask.y), ask.b, _row_stride(ask.b), phi, _row_stride(phi), eps, eps_rows, state,
         scratch, G, K=K, KP=KP, CELLS=CELLS, UP=UP, BU=BU, GB=min(16, GP), SQUASH=code, EPS_ROWS=by_row,
         num_warps=_SOLVE_WARPS,
@@ -206,30 +220,41 @@ def _few(ask: Ask, phi: Tensor | None) -> Answer:
     GP = triton.next_power_of_2(G)
     stats = x.new_empty(R * G * 8, dtype=torch.float64)
     moments[(R * G,)](
-        *of_x, *of_a, *of_targets[:2], K, stats, n, tiles, G, SQUASH=code, WEIGHTED=weighted, BLOCK=_MOMENTS_BLOCK
+        *of_x,
+        *of_a,
+        *of_targets[:2],
+        K,
+        stats,
+        n,
+        tiles,
+        G,
+        SQUASH=code,
+        WEIGHTED=weighted,
+        RULE=False,
+        BLOCK=_MOMENTS_BLOCK,
     )
     rounds, lines = few.ROUNDS.value, (2 if K <= 2 else 4 if K == 3 else 8) * few.THRESHOLDS.value
     brackets = x.new_empty(rounds, R * 16, dtype=torch.float64)
     counts = x.new_empty(2, R * G * lines, dtype=torch.float64)
     for i in range(rounds):
-        few.narrow[(R * G,)](
+        chunks.narrow[(R * G,)](
             *of_x, *of_a, stats, *of_targets[2:], brackets[i - 1], brackets[i], counts[1 - i % 2], counts[i % 2], n,
             tiles * (_MOMENTS_BLOCK // _COUNT_BLOCK), G, 16 * (i == 0),
             K=K, KP=KP, GP=GP, SQUASH=code, WEIGHTED=weighted, BLOCK=_COUNT_BLOCK, num_warps=8,
         )  # fmt: skip
-    carry = x.new_empty(_PASSES + 1, R * few.CARRY.value, dtype=torch.float64)
-    few.begin[(R,)](
+    carry = x.new_empty(_PASSES + 1, R * chunks.CARRY.value, dtype=torch.float64)
+    chunks.begin[(R,)](
         stats, brackets[rounds - 1], counts[1 - rounds % 2], *of_targets, eps, eps_rows, carry, G,
         K=K, KP=KP, GP=GP, SQUASH=code, EPS_ROWS=by_row,
     )  # fmt: skip
-    sums = x.new_empty(2, R * G * few.CHUNK.value, dtype=torch.float64)
+    sums = x.new_empty(2, R * G * chunks.CHUNK.value, dtype=torch.float64)
     for i in range(_PASSES):
-        few.step[(R * G,)](
+        chunks.step[(R * G,)](
             *of_x, *of_a, stats, *of_targets, eps, eps_rows, carry[i], carry[i + 1], sums[1 - i % 2], sums[i % 2], n,
             tiles * (_MOMENTS_BLOCK // _FEW_BLOCK), G, 16 * (i == 0), K=K, KP=KP, GP=GP, SQUASH=code, WEIGHTED=weighted,
             EPS_ROWS=by_row, PUSH=push_, BLOCK=_FEW_BLOCK, num_warps=8,
         )  # fmt: skip
-    few.end[(R if push_ else R * G,)](
+    chunks.end[(R if push_ else R * G,)](
         *of_x, stats, *of_targets, *of_phi, eps, eps_rows, carry[_PASSES], sums[(_PASSES - 1) % 2], out, state, error,
         n, tiles * (_MOMENTS_BLOCK // _FEW_BLOCK), G,
         K=K, KP=KP, GP=GP, SQUASH=code, EPS_ROWS=by_row, PUSH=push_, BLOCK=_FEW_BLOCK, num_warps=8,

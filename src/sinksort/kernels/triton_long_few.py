@@ -5,9 +5,9 @@ pass over the values: K exponentials each, sums of p_ij and of p_ij p_ik. It sta
 straddle the cumulative weight of the first targets are bracketed, sixteen times closer with every count of the values
 below sixteen thresholds.
 
-Rows of moderate length are worked on by one program each, in one launch. Longer ones are cut into chunks: each pass is
-a launch, in whose beginning every program adds up the sums of the pass before and makes the (tiny) step for itself. The
-number of launches is fixed; a row that has converged is not read again.
+Rows of moderate length are worked on by one program each, in one launch. Longer ones are cut into chunks, see
+``triton_long_few_chunks``: each pass is a launch, in whose beginning every program adds up the sums of the pass before
+and makes the (tiny) step for itself. The number of launches is fixed; a row that has converged is not read again.
 
 Places x~, potentials and sums over chunks are double: with eps = 1e-3 a membership moves by 500 times as much as x~.
 Matrices are (targets, values): sums over targets stay in a thread, and sums over values wait until all were seen.
@@ -20,18 +20,13 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from .triton_long_grid import origin_of
-from .triton_long_maths import chunk_moments, facts, is_finite, load_row, load_weight, placed, row_facts
+from .triton_long_maths import chunk_moments, facts, is_finite, load_row, load_weight, origin_of, placed
 
 # A state, in doubles: facts of the row, psi, column sums, products (KP, KP), and what each target averages.
 MEAN, STD, CONSTANT, WEIGHT, MOST, PSI, SUMS, AVERAGE, PRODUCTS = (
     tl.constexpr(i) for i in (0, 1, 2, 3, 4, 8, 12, 16, 20)
 )
 STATE = tl.constexpr(36)
-# What is carried from step to step: base, direction, then length, slope, error and whether it is over.
-CARRY = tl.constexpr(16)
-#: Sums of one chunk: columns, averages, infinite payload, products.
-CHUNK = tl.constexpr(32)
 CONVERGED = tl.constexpr(1e-6)
 THRESHOLDS = tl.constexpr(16)
 ROUNDS = tl.constexpr(4)  #: of counting: brackets end up 65,536 times narrower than the row
@@ -89,7 +84,8 @@ def solved(matrix: tl.tensor, right: tl.tensor, share: tl.tensor, KP: tl.constex
     i = tl.arange(0, KP)
     if KP == 2:
         across = tl.sum(tl.where(i[:, None] < i[None, :], matrix, 0.0)) + 1e-13 * tl.min(share)
-        return tl.where(i == 1, right / across, 0.0)
+        step = right / tl.where(across > 0.0, across, 1.0)
+        return tl.where(across > 0.0, tl.where(i == 1, step, 0.0), 0.0)
     same = i[:, None] == i[None, :]
     there = share > 0.0
     root = tl.sqrt(tl.where(there, share, 1.0))
@@ -294,6 +290,16 @@ def written(
 
 
 @triton.jit
+def without_layout(at: tl.tensor, v: tl.tensor, KP: tl.constexpr) -> Any:
+    """v (K,), written and read again: a layout made for small matrices must not become that of all values."""
+    k = tl.arange(0, KP)
+    tl.debug_barrier()
+    tl.store(at + k, v)
+    tl.debug_barrier()
+    return tl.load(at + k)
+
+
+@triton.jit
 def finished(
     state: tl.tensor, error: tl.tensor, out: tl.tensor, row: tl.tensor, mean: tl.tensor, std: tl.tensor,
     constant: tl.tensor, weight: tl.tensor, most: tl.tensor, poison: tl.tensor, psi: tl.tensor, s: tl.tensor,
@@ -330,7 +336,7 @@ def whole(
     row = tl.program_id(0)
     g = row * 0
     total, mean, squares, bottom, top, least, most, nan = chunk_moments(
-        x, x_row, x_step, a, a_row, a_step, y, y_row, K, n, row, g, tiles, SQUASH, WEIGHTED, BLOCK
+        x, x_row, x_step, a, a_row, a_step, y, y_row, K, n, row, g, tiles, SQUASH, WEIGHTED, False, BLOCK
     )
     mean, std, constant, weight, least, most, poison = facts(
         total, mean, squares, bottom, top, least, most, nan, SQUASH
@@ -361,7 +367,7 @@ def whole(
     W = tl.zeros((KP, KP), tl.float64)
     done = 0
     while (done < steps) & (off > CONVERGED):
-        psi = base + length * direction
+        psi = without_layout(state + row.to(tl.int64) * STATE + PSI, base + length * direction, KP)
         s, average, beyond, W = summed(
             x, x_row, x_step, a, a_row, a_step, n, row, g, tiles, mean, std, most, psi, at, there, slope,
             KP, SQUASH, WEIGHTED, PUSH, BLOCK,
@@ -376,186 +382,3 @@ def whole(
         k = tl.arange(0, KP)
         levels = tl.load(phi + row.to(tl.int64) * phi_row + k, mask=k < K, other=0.0)
         written(x, x_row, x_step, out, n, row, g, tiles, mean, std, most, psi, at, levels, there, slope, SQUASH, BLOCK)
-
-
-@triton.jit
-def bracket(
-    brackets: tl.tensor, counts: tl.tensor, row: tl.tensor, G: tl.tensor, level: tl.tensor, ROWS: tl.constexpr,
-) -> Any:  # fmt: skip
-    """The brackets that the counts of all chunks lead to."""
-    r = tl.arange(0, ROWS)
-    mine = brackets + row.to(tl.int64) * 16
-    line = tl.arange(0, ROWS * THRESHOLDS)
-    total = tl.zeros((ROWS * THRESHOLDS,), tl.float64)
-    for first in range(0, G, 32):
-        g = first + tl.arange(0, 32)
-        of_chunk = counts + (row.to(tl.int64) * G + g)[:, None] * (ROWS * THRESHOLDS) + line[None, :]
-        total += tl.sum(tl.load(of_chunk, mask=(g < G)[:, None], other=0.0), 0)
-    return narrowed(total, tl.load(mine + r), tl.load(mine + 8 + r), level, ROWS)
-
-
-@triton.jit
-def narrow(
-    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor,
-    stats: tl.tensor, b: tl.tensor, b_row: tl.tensor, brackets: tl.tensor, after: tl.tensor, before_counts: tl.tensor,
-    counts: tl.tensor, n: tl.tensor, tiles: tl.tensor, G: tl.tensor, first: tl.tensor, K: tl.constexpr,
-    KP: tl.constexpr, GP: tl.constexpr, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr,
-) -> None:  # fmt: skip
-    """One round of counting: brackets from the round before go to ``after``, counts inside them to ``counts``."""
-    pid = tl.program_id(0)
-    row, g = pid // G, pid % G
-    mean, std, _constant, _weight, least, most, _poison = row_facts(stats, row, G, SQUASH, GP)
-    ROWS: tl.constexpr = 2 if K <= 2 else (4 if K == 3 else 8)  # two brackets for each boundary
-    level = levels_passed(shares_of(b, b_row, row, K, KP), KP, ROWS)
-    low = level * 0.0 + least
-    high = level * 0.0 + most
-    if first == 0:
-        low, high = bracket(brackets, before_counts, row, G, level, ROWS)
-    if g == 0:
-        mine = after + row.to(tl.int64) * 16 + tl.arange(0, ROWS)
-        tl.store(mine, low)
-        tl.store(mine + 8, high)
-    here = below(
-        x, x_row, x_step, a, a_row, a_step, n, row, g, tiles, mean, std, most, low, high, ROWS, SQUASH, WEIGHTED, BLOCK
-    )
-    tl.store(counts + pid.to(tl.int64) * (ROWS * THRESHOLDS) + tl.arange(0, ROWS * THRESHOLDS), here)
-
-
-@triton.jit
-def begin(
-    stats: tl.tensor, brackets: tl.tensor, counts: tl.tensor, y: tl.tensor, y_row: tl.tensor, b: tl.tensor,
-    b_row: tl.tensor, eps: tl.tensor, eps_rows: tl.tensor, carry: tl.tensor, G: tl.tensor, K: tl.constexpr,
-    KP: tl.constexpr, GP: tl.constexpr, SQUASH: tl.constexpr, EPS_ROWS: tl.constexpr,
-) -> None:  # fmt: skip
-    """The first point of every row, from its brackets."""
-    row = tl.program_id(0)
-    mean, _std, _constant, _weight, _least, _most, _poison = row_facts(stats, row, G, SQUASH, GP)
-    _at, gap, share, slope = few_targets(
-        y, y_row, b, b_row, eps, eps_rows, row, origin_of(mean, SQUASH), K, KP, EPS_ROWS
-    )
-    ROWS: tl.constexpr = 2 if K <= 2 else (4 if K == 3 else 8)  # two brackets for each boundary
-    low, high = bracket(brackets, counts, row, G, levels_passed(share, KP, ROWS), ROWS)
-    psi = from_brackets(low, high, gap, slope, KP, ROWS)
-    k = tl.arange(0, KP)
-    mine = carry + row.to(tl.int64) * CARRY
-    tl.store(mine + k, psi)
-    tl.store(mine + 4 + k, psi * 0.0)
-    tl.store(mine + 8, tl.full((), 1.0, tl.float64))
-    tl.store(mine + 9, tl.full((), float("inf"), tl.float64))
-    tl.store(mine + 10, tl.full((), 2.0, tl.float64))
-
-
-@triton.jit
-def sums_of_chunks(partial: tl.tensor, row: tl.tensor, G: tl.tensor, KP: tl.constexpr, GP: tl.constexpr) -> Any:
-    """Sums over the chunks of what ``step`` left: columns, averages, infinite payload, products."""
-    g = tl.arange(0, GP)
-    k = tl.arange(0, KP)
-    of_chunk = partial + (row.to(tl.int64) * G + g) * CHUNK
-    there = g < G
-    s = tl.sum(tl.load(of_chunk[:, None] + k[None, :], mask=there[:, None], other=0.0), 0)
-    average = tl.sum(tl.load(of_chunk[:, None] + 4 + k[None, :], mask=there[:, None], other=0.0), 0)
-    beyond = tl.sum(tl.load(of_chunk + 8, mask=there, other=0.0))
-    kk = tl.arange(0, KP * KP)
-    W = tl.sum(tl.load(of_chunk[:, None] + 9 + kk[None, :], mask=there[:, None], other=0.0), 0)
-    return s, average, beyond, tl.reshape(W, (KP, KP))
-
-
-@triton.jit
-def carried_on(
-    carry: tl.tensor, partial: tl.tensor, row: tl.tensor, G: tl.tensor, share: tl.tensor, first: tl.tensor,
-    KP: tl.constexpr, GP: tl.constexpr,
-) -> Any:  # fmt: skip
-    """Where the step before this one leaves us: (base, direction, length, slope, error)."""
-    k = tl.arange(0, KP)
-    mine = carry + row.to(tl.int64) * CARRY
-    base = tl.load(mine + k)
-    direction = tl.load(mine + 4 + k)
-    length = tl.load(mine + 8)
-    gradient = tl.load(mine + 9)
-    off = tl.load(mine + 10)
-    if (first == 0) & (off > CONVERGED):
-        s, _average, _beyond, W = sums_of_chunks(partial, row, G, KP, GP)
-        base, direction, length, gradient, off = stepped(s, W, share, base, direction, length, gradient, KP)
-    return base, direction, length, gradient, off
-
-
-@triton.jit
-def step(
-    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor,
-    stats: tl.tensor, y: tl.tensor, y_row: tl.tensor, b: tl.tensor, b_row: tl.tensor, eps: tl.tensor,
-    eps_rows: tl.tensor, carry: tl.tensor, after: tl.tensor, partial: tl.tensor, sums: tl.tensor, n: tl.tensor,
-    tiles: tl.tensor, G: tl.tensor, first: tl.tensor, K: tl.constexpr, KP: tl.constexpr, GP: tl.constexpr,
-    SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr, PUSH: tl.constexpr, BLOCK: tl.constexpr,
-) -> None:  # fmt: skip
-    """One step of every row: where ``partial``, the sums at the point before, leads from ``carry``; and the sums there.
-
-    What is carried on goes to ``after``. A row that has converged keeps its point, and its sums, which are copied.
-    """
-    pid = tl.program_id(0)
-    row, g = pid // G, pid % G
-    mean, std, _constant, _weight, _least, most, _poison = row_facts(stats, row, G, SQUASH, GP)
-    at, _gap, share, slope = few_targets(
-        y, y_row, b, b_row, eps, eps_rows, row, origin_of(mean, SQUASH), K, KP, EPS_ROWS
-    )
-    base, direction, length, gradient, off = carried_on(carry, partial, row, G, share, first, KP, GP)
-    k = tl.arange(0, KP)
-    if g == 0:
-        mine = after + row.to(tl.int64) * CARRY
-        tl.store(mine + k, base)
-        tl.store(mine + 4 + k, direction)
-        tl.store(mine + 8, length)
-        tl.store(mine + 9, gradient)
-        tl.store(mine + 10, off)
-    to = sums + pid.to(tl.int64) * CHUNK
-    # Written and read again, psi has no layout: that of the small matrices above must not be one of all values.
-    tl.store(to + k, base + length * direction)
-    tl.debug_barrier()
-    psi = tl.load(to + k)
-    tl.debug_barrier()
-    if off > CONVERGED:
-        s, average, beyond, W = summed(
-            x, x_row, x_step, a, a_row, a_step, n, row, g, tiles, mean, std, most, psi, at, share > 0.0, slope,
-            KP, SQUASH, WEIGHTED, PUSH, BLOCK,
-        )  # fmt: skip
-        tl.store(to + k, s)
-        tl.store(to + 4 + k, average)
-        tl.store(to + 8, beyond)
-        tl.store(to + 9 + k[:, None] * KP + k[None, :], W)
-    else:
-        all_of_it = tl.arange(0, CHUNK)
-        tl.store(to + all_of_it, tl.load(partial + pid.to(tl.int64) * CHUNK + all_of_it))
-
-
-@triton.jit
-def end(
-    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, stats: tl.tensor, y: tl.tensor, y_row: tl.tensor, b: tl.tensor,
-    b_row: tl.tensor, phi: tl.tensor, phi_row: tl.tensor, eps: tl.tensor, eps_rows: tl.tensor, carry: tl.tensor,
-    sums: tl.tensor, out: tl.tensor, state: tl.tensor, error: tl.tensor, n: tl.tensor, tiles: tl.tensor, G: tl.tensor,
-    K: tl.constexpr, KP: tl.constexpr, GP: tl.constexpr, SQUASH: tl.constexpr, EPS_ROWS: tl.constexpr,
-    PUSH: tl.constexpr, BLOCK: tl.constexpr,
-) -> None:  # fmt: skip
-    """Read the plan where the last sums were taken."""
-    pid = tl.program_id(0)
-    if PUSH:
-        row, g = pid, pid * 0
-    else:
-        row, g = pid // G, pid % G
-    mean, std, constant, weight, _least, most, poison = row_facts(stats, row, G, SQUASH, GP)
-    at, _gap, share, slope = few_targets(
-        y, y_row, b, b_row, eps, eps_rows, row, origin_of(mean, SQUASH), K, KP, EPS_ROWS
-    )
-    k = tl.arange(0, KP)
-    mine = carry + row.to(tl.int64) * CARRY
-    psi = tl.load(mine + k) + tl.load(mine + 8) * tl.load(mine + 4 + k)
-    if g == 0:
-        s, average, beyond, W = sums_of_chunks(sums, row, G, KP, GP)
-        off = relative_error(s, share, KP)
-        finished(
-            state, error, out, row, mean, std, constant, weight, most, poison, psi, s, average, beyond, W, off, share,
-            KP, K, PUSH,
-        )  # fmt: skip
-    if not PUSH:
-        levels = tl.load(phi + row.to(tl.int64) * phi_row + k, mask=k < K, other=0.0)
-        written(
-            x, x_row, x_step, out, n, row, g, tiles, mean, std, most, psi, at, levels, share > 0.0, slope, SQUASH, BLOCK
-        )

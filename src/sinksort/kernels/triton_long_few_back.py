@@ -16,8 +16,7 @@ import triton
 import triton.language as tl
 
 from .triton_long_few import CONSTANT, MEAN, MOST, PRODUCTS, PSI, STATE, STD, WEIGHT, few_targets, shares, solved
-from .triton_long_grid import origin_of, standard_back
-from .triton_long_maths import is_finite, load_row, load_weight, placed
+from .triton_long_maths import is_finite, load_row, load_weight, origin_of, placed, standard_back
 
 #: Sums of one chunk: t, coefficients of lambda in the two sums of the cotangent of z, and what they hold without it.
 BACK = tl.constexpr(16)

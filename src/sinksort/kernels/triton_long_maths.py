@@ -116,14 +116,17 @@ def placed(
 def chunk_moments(
     x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, y: tl.tensor,
     y_row: tl.tensor, K: tl.tensor, n: tl.tensor, row: tl.tensor, g: tl.tensor, tiles: tl.tensor, SQUASH: tl.constexpr,
-    WEIGHTED: tl.constexpr, BLOCK: tl.constexpr,
+    WEIGHTED: tl.constexpr, RULE: tl.constexpr, BLOCK: tl.constexpr,
 ) -> Any:  # fmt: skip
     """A chunk's weight, mean, squares, range of what counts, range of all, and whether it holds NaN: 8 doubles.
 
     Infinite values count for the range alone: where they will be squashed to, or the outermost target.
     """
-    low_target = tl.load(y + row.to(tl.int64) * y_row).to(tl.float64)
-    high_target = tl.load(y + row.to(tl.int64) * y_row + K - 1).to(tl.float64)
+    if RULE:  # the outermost targets are not among the nodes
+        low_target, high_target = 0.0, 1.0
+    else:
+        low_target = tl.load(y + row.to(tl.int64) * y_row).to(tl.float64)
+        high_target = tl.load(y + row.to(tl.int64) * y_row + K - 1).to(tl.float64)
     infinity = float("inf")
     total = tl.full((), 0.0, tl.float64)
     mean, squares, nan = total, total, total
@@ -162,12 +165,12 @@ def chunk_moments(
 def moments(
     x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, y: tl.tensor,
     y_row: tl.tensor, K: tl.tensor, stats: tl.tensor, n: tl.tensor, tiles: tl.tensor, G: tl.tensor,
-    SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr,
+    SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, RULE: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
     """``chunk_moments`` of all chunks."""
     pid = tl.program_id(0)
     total, mean, squares, bottom, top, least, most, nan = chunk_moments(
-        x, x_row, x_step, a, a_row, a_step, y, y_row, K, n, pid // G, pid % G, tiles, SQUASH, WEIGHTED, BLOCK
+        x, x_row, x_step, a, a_row, a_step, y, y_row, K, n, pid // G, pid % G, tiles, SQUASH, WEIGHTED, RULE, BLOCK
     )
     out = stats + pid.to(tl.int64) * 8
     tl.store(out, total)
@@ -244,3 +247,23 @@ def keep(out: tl.tensor, value: tl.tensor) -> None:
 @triton.jit
 def kept(at: tl.tensor) -> Any:
     return tl.load(at).to(tl.float64) + tl.load(at + 1).to(tl.float64)
+
+
+@triton.jit
+def origin_of(mean: tl.tensor, SQUASH: tl.constexpr) -> Any:
+    if SQUASH == 0:
+        origin = mean
+    else:
+        origin = mean * 0.0 + 0.5
+    return origin
+
+
+@triton.jit
+def standard_back(
+    pull: tl.tensor, z: tl.tensor, weight: tl.tensor, v: tl.tensor, total: tl.tensor, tilted: tl.tensor,
+    weight_sum: tl.tensor, std: tl.tensor,
+) -> Any:  # fmt: skip
+    """The cotangent of x from that of z, its sum and its sum with z, over the row."""
+    counted = is_finite(v) & (weight > 0.0)
+    mean_part = weight * ((total / weight_sum).to(tl.float32) + z * (tilted / weight_sum).to(tl.float32))
+    return (pull - tl.where(counted, mean_part, 0.0)) * (1.0 / std).to(tl.float32)
