@@ -99,6 +99,22 @@ def sigmoid64(z: Any) -> Any:
     return splat64(1.0) / (exp64(splat64(0.0) - z) + 1.0)
 
 
+@njit(forceinline=True)
+def larger(a: Any, b: Any) -> Any:
+    return choose(a > b, a, b)
+
+
+@njit(forceinline=True)
+def smaller(a: Any, b: Any) -> Any:
+    return choose(a < b, a, b)
+
+
+@njit(forceinline=True)
+def size_of(a: Any) -> Any:
+    """Absolute values of 16 float32."""
+    return choose(a > 0.0, a, splat(0.0) - a)
+
+
 @njit(nogil=True, cache=True)
 def row_into(x: F32, first: int, n: int, xs: F32) -> bool:
     """Copies a row into ``xs``, infinity behind it. False if it holds NaN."""

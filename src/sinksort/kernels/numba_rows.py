@@ -16,7 +16,9 @@ from torch import Tensor
 
 from .asks import Answer, Ask
 from .numba_maths import F32, SQUASH_CODES, enter, leave
+from .numba_rows_few import FEW
 from .numba_rows_lanes import SHORT
+from .numba_rows_select import SIZE, few_backward, pull_few, push_few
 from .numba_rows_short import pull_short, push_short, short_backward, short_state
 from .numba_rows_wide import pull_rows, push_rows, rows_backward
 from .numba_rows_work import state_parts
@@ -54,6 +56,9 @@ def pull(ask: Ask, phi: Tensor) -> Answer:
     if _in_lanes(n, K, ask.last is None):
         short = (x, a, y, b, _flat(phi), eps, n, K, squash, steps, out.reshape(-1), state.reshape(-1), error)
         _shared(pull_short, _pull_short_in_parallel, short, R, n * K, 16)
+    elif _of_few(K, ask.last is None):
+        few = (x, a, y, b, _flat(phi), eps, n, K, squash, steps, out.reshape(-1), state.reshape(-1), error)
+        _shared(pull_few, _pull_few_in_parallel, few, R, n * K, 1)
     else:
         wide = (x, a, y, b, _flat(phi), last, eps, n, K, squash, steps, out.reshape(-1), state.reshape(-1), error)
         _shared(pull_rows, _pull_in_parallel, wide, R, n * K, 1)
@@ -68,6 +73,8 @@ def push(ask: Ask) -> Answer:
     given_too = (*given, out.reshape(-1), state.reshape(-1), error)
     if _in_lanes(n, K, ask.last is None):
         _shared(push_short, _push_short_in_parallel, given_too, R, n * K, 16)
+    elif _of_few(K, ask.last is None):
+        _shared(push_few, _push_few_in_parallel, given_too, R, n * K, 1)
     else:
         _shared(push_rows, _push_in_parallel, given_too, R, n * K, 1)
     return Answer(torch.from_numpy(out), torch.from_numpy(state), torch.from_numpy(error))
@@ -90,6 +97,8 @@ def _backward(ask: Ask, phi: Tensor, state: Tensor, w: Tensor | None) -> Tensor:
     given = (x, a, y, b, _flat(phi), eps, n, K, squash, w is None, steps, weights, grad.reshape(-1), _flat(state))
     if _in_lanes(n, K, ask.last is None):
         _shared(short_backward, _short_backward_in_parallel, given, R, n * K, 16)
+    elif _of_few(K, ask.last is None):
+        _shared(few_backward, _few_backward_in_parallel, given, R, n * K, 1)
     else:
         _shared(rows_backward, _backward_in_parallel, given, R, n * K, 1)
     return _like(grad, ask.x)
@@ -98,6 +107,10 @@ def _backward(ask: Ask, phi: Tensor, state: Tensor, w: Tensor | None) -> Tensor:
 def _in_lanes(n: int, K: int, exact: bool) -> bool:
     """Whether rows are so short that sixteen are worked on at a time. Does not depend on how many there are."""
     return exact and n <= SHORT and K <= SHORT
+
+
+def _of_few(K: int, exact: bool) -> bool:
+    return exact and 2 <= K <= FEW
 
 
 # ---- tensors as flat arrays
@@ -130,8 +143,9 @@ def _eps(eps: float) -> F32:
 
 @functools.lru_cache(maxsize=256)
 def _state_size(n: int, K: int, exact: bool) -> int:
-    size: int = short_state(K)[1] if _in_lanes(n, K, exact) else state_parts(n, K)[2]
-    return size
+    if _in_lanes(n, K, exact):
+        return int(short_state(K)[1])
+    return SIZE if _of_few(K, exact) else int(state_parts(n, K)[2])
 
 
 def _state(ask: Ask) -> F32:
@@ -220,3 +234,28 @@ def _short_backward_in_parallel(x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F
     for c in prange(count):
         start, stop = _share(R, 16, c, count)
         short_backward(x, a, y, b, phi, eps, n, K, squash, push, steps, w, grad, state, start, stop)
+
+
+@njit(nogil=True, cache=True, parallel=True)
+def _pull_few_in_parallel(x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K: int, squash: int,
+                          steps: _Steps, out: F32, state: F32, errors: F32, R: int, count: int) -> None:  # fmt: skip
+    for c in prange(count):
+        start, stop = _share(R, 1, c, count)
+        pull_few(x, a, y, b, phi, eps, n, K, squash, steps, out, state, errors, start, stop)
+
+
+@njit(nogil=True, cache=True, parallel=True)
+def _push_few_in_parallel(x: F32, a: F32, y: F32, b: F32, eps: F32, n: int, K: int, squash: int, steps: _Steps,
+                          out: F32, state: F32, errors: F32, R: int, count: int) -> None:  # fmt: skip
+    for c in prange(count):
+        start, stop = _share(R, 1, c, count)
+        push_few(x, a, y, b, eps, n, K, squash, steps, out, state, errors, start, stop)
+
+
+@njit(nogil=True, cache=True, parallel=True)
+def _few_backward_in_parallel(x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K: int, squash: int,
+                              push: bool, steps: _Steps, w: F32, grad: F32, state: F32, R: int,
+                              count: int) -> None:  # fmt: skip
+    for c in prange(count):
+        start, stop = _share(R, 1, c, count)
+        few_backward(x, a, y, b, phi, eps, n, K, squash, push, steps, w, grad, state, start, stop)

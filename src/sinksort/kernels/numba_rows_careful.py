@@ -12,51 +12,92 @@ import math
 import numpy as np
 from numba import njit
 
-from .numba_maths import F32, F64, I64
+from .numba_maths import F32, F64, I64, larger, size_of
+from .numba_simd import highest, load, splat, splat64, store, total64, widen
 
+_ROUNDING = np.float32(1e-6)
 _RIDGE, _CUT = 1e-22, 60.0  #: as in single precision, but with its digits
+_STEPS, _CLOSE = 8, 1e-6  #: of Newton, and when the last of them is small enough
 CANCELLED = np.float32(1e-2)  #: a gradient smaller than this share of its parts has lost too many digits
 
 
 @njit(nogil=True, cache=True)
 def careful(at: F64, aw: F32, n: int, w: F32, y: F64, b: F32, h: F64, u: F32, phi: F32, K: int, eps: float,
             out: F32) -> None:  # fmt: skip
-    """The cotangent of x~ from w, by the formulas of ``asks``; values in any order, each with a band of targets."""
+    """The cotangent of x~ from w, by the formulas of ``asks``; values in any order, each with a band of targets.
+
+    The scalings u are only known to single precision: Newton's method first goes on from there.
+    """
     P, W = np.zeros((n, K)), np.zeros((K, K))
     best, low, high, ends = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64), np.zeros(K, np.int64)
     mean, cov, cov_2 = np.empty(n), np.empty(n), np.empty(n)
-    lam, inv, levels = np.zeros(K), np.zeros(K), phi[:K].astype(np.float64)
-    flow = _conditional(at, aw, n, y, h, u, K, eps, P, best, low, high, ends)
+    x, inv, levels, scaling = np.zeros(K), np.zeros(K), phi[:K].astype(np.float64), u[:K].astype(np.float64)
+    a, weights = aw[:n].astype(np.float64), b[:K].astype(np.float64)
+    a /= a.sum()
+    weights /= weights.sum()
+    for _ in range(_STEPS):
+        flow = _conditional(at, a, n, y, h, scaling, K, eps, P, best, low, high, ends)
+        _eliminate(P, a, low, high, ends, n, K, weights, flow, W, inv)
+        x[:] = weights
+        for i in range(n):
+            for j in range(low[i], high[i]):
+                x[j] -= a[i] * P[i, j]
+        _substitute(W, ends, K, inv, x)
+        x -= (x * weights).sum()
+        largest = np.abs(x).max()
+        scaling *= np.exp(np.minimum(np.maximum(x, -1.0), 1.0))
+        if largest < _CLOSE:
+            break
+    flow = _conditional(at, a, n, y, h, scaling, K, eps, P, best, low, high, ends)
     _averages(P, best, low, high, n, levels, y, mean, cov)
+    _eliminate(P, a, low, high, ends, n, K, weights, flow, W, inv)
+    x[:] = 0.0
     for i in range(n):
         for j in range(low[i], high[i]):
-            lam[j] += w[i] * P[i, j] * ((levels[j] - levels[best[i]]) - mean[i])
+            x[j] += w[i] * P[i, j] * ((levels[j] - levels[best[i]]) - mean[i])
+    _substitute(W, ends, K, inv, x)
+    _averages(P, best, low, high, n, x, y, mean, cov_2)
+    for i in range(n):
+        out[i] = (w[i] * cov[i] - a[i] * cov_2[i]) * (2.0 / eps)
+
+
+@njit(nogil=True, cache=True)
+def _eliminate(P: F64, a: F64, low: I64, high: I64, ends: I64, n: int, K: int, b: F64, flow: float, W: F64,
+               inv: F64) -> None:  # fmt: skip
+    """The Laplacian of the plan, eliminated without subtractions; see ``numba_rows_newton.eliminate``."""
+    W[:, :] = 0.0
+    for i in range(n):
+        for j in range(low[i], high[i]):
             for k in range(j + 1, high[i]):
-                W[j, k] += aw[i] * P[i, j] * P[i, k]
+                W[j, k] += a[i] * P[i, j] * P[i, k]
     for k in range(K - 1):
         pivot = b[k] * flow * _RIDGE
         for j in range(k + 1, ends[k]):
             pivot += W[k, j]
         inv[k] = 1.0 / pivot if pivot > 0.0 else 0.0
-        lam[k] *= inv[k]
         for j in range(k + 1, ends[k]):
-            lam[j] += W[k, j] * lam[k]
             for c in range(j + 1, ends[k]):
                 W[j, c] += W[k, j] * inv[k] * W[k, c]
-    lam[K - 1] = 0.0
-    for k in range(K - 2, -1, -1):
-        for j in range(k + 1, ends[k]):
-            lam[k] += W[k, j] * inv[k] * lam[j]
-    _averages(P, best, low, high, n, lam, y, mean, cov_2)
-    for i in range(n):
-        out[i] = (w[i] * cov[i] - aw[i] * cov_2[i]) * (2.0 / eps)
+    inv[K - 1] = 0.0
 
 
 @njit(nogil=True, cache=True)
-def _conditional(at: F64, aw: F32, n: int, y: F64, h: F64, u: F32, K: int, eps: float, P: F64, best: I64, low: I64,
+def _substitute(W: F64, ends: I64, K: int, inv: F64, x: F64) -> None:
+    for k in range(K):
+        x[k] *= inv[k]
+        for j in range(k + 1, ends[k]):
+            x[j] += W[k, j] * x[k]
+    for k in range(K - 2, -1, -1):
+        for j in range(k + 1, ends[k]):
+            x[k] += W[k, j] * inv[k] * x[j]
+
+
+@njit(nogil=True, cache=True)
+def _conditional(at: F64, a: F64, n: int, y: F64, h: F64, u: F64, K: int, eps: float, P: F64, best: I64, low: I64,
                  high: I64, ends: I64) -> float:  # fmt: skip
     """p_ij, the best target of each value, its band, and how far targets share values; returns what is not best."""
     flow = 0.0
+    ends[:] = 0
     for i in range(n):
         t, r = 2.0 * at[i] / eps, -np.inf
         for j in range(K):
@@ -72,7 +113,7 @@ def _conditional(at: F64, aw: F32, n: int, y: F64, h: F64, u: F32, K: int, eps: 
             P[i, j] = u[j] * math.exp(t * y[j] - h[j] - r)
             others += P[i, j] if j != best[i] else 0.0
         whole = others + u[best[i]]
-        flow += aw[i] * others / whole
+        flow += a[i] * others / whole
         for j in range(low[i], high[i]):
             P[i, j] /= whole
             ends[j] = max(ends[j], high[i])
@@ -92,3 +133,34 @@ def _averages(P: F64, best: I64, low: I64, high: I64, n: int, phi: F64, y: F64, 
             s_y += P[i, j] * (y[j] - y_0)
             s_both += P[i, j] * (phi[j] - phi_0) * (y[j] - y_0)
         mean[i], cov[i] = s, s_both - s * s_y
+
+
+@njit(nogil=True, cache=True)
+def balanced(w: F32, aw: F32, n: int, out: F32) -> None:
+    """w less a multiple of a, which changes no gradient: what all values get together is fixed. Zero behind the row."""
+    out[:n], out[n:] = w, 0.0
+    N = (n + 15) // 16 * 16
+    whole, weight = splat64(0.0), splat64(0.0)
+    for i in range(0, N, 16):
+        whole, weight = whole + widen(load(out, i)), weight + widen(load(aw, i))
+    share, most, left = np.float32(total64(whole) / total64(weight)), splat(0.0), splat(0.0)
+    for i in range(0, N, 16):
+        given = load(out, i)
+        rest = given - load(aw, i) * share
+        most, left = larger(most, size_of(given)), larger(left, size_of(rest))
+        store(out, i, rest)
+    if highest(left) < _ROUNDING * highest(most):
+        out[:N] = 0.0
+
+
+@njit(nogil=True, cache=True)
+def along_places(w: F32, aw: F32, cov: F32, cov_2: F32, N: int, eps: float, out: F32) -> bool:
+    """The cotangent of x~, (2 / eps) (w cov - a cov_2); returns whether too much of it cancelled."""
+    parts, whole, per_eps = splat(0.0), splat(0.0), np.float32(2.0 / eps)
+    for i in range(0, N, 16):
+        part = load(w, i) * load(cov, i)
+        along = part - load(aw, i) * load(cov_2, i)
+        parts, whole = larger(parts, size_of(part)), larger(whole, size_of(along))
+        store(out, i, along * per_eps)
+    cancelled: bool = highest(whole) < CANCELLED * highest(parts)
+    return cancelled

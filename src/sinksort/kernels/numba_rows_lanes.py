@@ -8,12 +8,11 @@ at [16 i].
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from numba import njit
 
-from .numba_maths import F32, F64, exp32, sigmoid64
+from .numba_maths import F32, F64, exp32, larger, sigmoid64, size_of, smaller
 from .numba_simd import any_lane, choose, load, load64, narrow, root, splat, splat64, store, store64, widen
 
 SHORT = 20  #: values and targets up to which rows are worked on in lanes
@@ -26,21 +25,6 @@ _LARGEST_STEP = np.float32(5.0)
 _TOLERANCE, _TOLERANCE_OF_FLOW = np.float32(1e-6), np.float32(1e-5)
 _SOFT, _FLOOR, _FALLS = np.float32(0.8), np.float32(2e-7), np.float32(0.3)
 _MOST_STEPS, _KEEP = 40, np.float32(0.2)
-
-
-@njit(forceinline=True)
-def larger(a: Any, b: Any) -> Any:
-    return choose(a > b, a, b)
-
-
-@njit(forceinline=True)
-def smaller(a: Any, b: Any) -> Any:
-    return choose(a < b, a, b)
-
-
-@njit(forceinline=True)
-def size_of(a: Any) -> Any:
-    return choose(a > 0.0, a, splat(0.0) - a)
 
 
 @njit(nogil=True, cache=True)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from .numba_maths import F32, F64
+from .numba_maths import F32, F64, larger, size_of
 from .numba_rows_careful import CANCELLED, careful
 from .numba_rows_lanes import (
     lane_averages,
@@ -21,8 +21,6 @@ from .numba_rows_lanes import (
     lane_staircase,
     lane_substitute,
     lane_tensions,
-    larger,
-    size_of,
 )
 from .numba_simd import any_lane, choose, load, load64, narrow, splat, splat64, store, widen
 
@@ -202,8 +200,8 @@ def push_short(x: F32, a: F32, y: F32, b: F32, eps: F32, n: int, K: int, squash:
 
 
 @njit(nogil=True, cache=True)
-def without_constants(k: Lanes, n: int) -> None:
-    """``numba_rows_wide.without_constant`` in lanes."""
+def balance_lanes(k: Lanes, n: int) -> None:
+    """``numba_rows_careful.balanced`` in lanes."""
     whole, weight = splat64(0.0), splat64(0.0)
     for i in range(0, 16 * n, 16):
         whole, weight = whole + widen(load(k.n32[WEIGHT], i)), weight + widen(load(k.n32[AW], i))
@@ -253,7 +251,7 @@ def short_backward(x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K
         if push:
             carry_lanes(k, n)
         else:
-            without_constants(k, n)
+            balance_lanes(k, n)
         best, u, v = n32[BEST], k32[U], n32[V]
         lane_gibbs(k.n64[AT], n, k.k64[Y], k.k64[H], K, k.one[EPS], best, k.G)
         lane_scale(k.G, n, K, n32[AW], best, u, v, n32[LEAVING], k32[S])

@@ -10,7 +10,7 @@ import numpy as np
 from numba import njit
 
 from .numba_maths import F32, F64, I32, places, places_backward, row_into
-from .numba_rows_careful import CANCELLED, careful
+from .numba_rows_careful import along_places, balanced, careful
 from .numba_rows_newton import (
     SOFT,
     band,
@@ -83,7 +83,6 @@ from .numba_simd import choose, load, splat, store, total
 
 _LARGEST_LOGIT = 1e9  #: beyond this float64 does not resolve what small differences of places mean
 _ACCEPTED = 5e-6
-_ROUNDING = np.float32(1e-6)
 _REFINED = np.float32(5e-5)  #: what lambda may leave of t
 _RIDGE = np.float32(1e-9)  #: to the ground, times b and what flows: across weaker links lambda would be all rounding
 
@@ -294,24 +293,9 @@ def towards_places(k: Work, N: int, K: int, W: F32, saved: bool) -> None:
 
 
 @njit(nogil=True, cache=True)
-def without_constant(w: F32, aw: F32, n: int, out: F32) -> None:
-    """w less a multiple of a, which changes no gradient: what all values get together is fixed."""
-    whole, weight = 0.0, 0.0
-    for i in range(n):
-        whole += w[i]
-        weight += aw[i]
-    share = np.float32(whole / weight)
-    most, left = np.float32(0.0), np.float32(0.0)
-    for i in range(n):
-        out[i] = w[i] - aw[i] * share
-        most, left = max(most, abs(w[i])), max(left, abs(out[i]))
-    if left < _ROUNDING * most:
-        out[:n] = 0.0
-
-
-@njit(nogil=True, cache=True)
 def rows_backward(x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K: int, squash: int, push: bool,
-                  steps: tuple[int, int, int, int, int], w: F32, grad: F32, state32: F32, start: int, stop: int) -> None:  # fmt: skip
+                  steps: tuple[int, int, int, int, int], w: F32, grad: F32, state32: F32, start: int,
+                  stop: int) -> None:  # fmt: skip
     """Cotangents of x from those of what was pulled, w (R, n); or pushed, phi (R, K)."""
     stride = padded(K)
     state64, state_int = state32.view(np.float64), state32.view(np.int32)
@@ -346,7 +330,7 @@ def rows_backward(x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K:
         take_roots(k.n32[ROOT], N)
         given = k.n32[GIVEN]
         if not push:
-            without_constant(w[row * n : row * n + n], aw, n, given)
+            balanced(w[row * n : row * n + n], aw, n, given)
         if push:
             carry(k, n, mean, per_unit, order)
         elif cells > 0:
@@ -359,25 +343,18 @@ def rows_backward(x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K:
         gibbs(k.n64[T], k.n64[R], best, N, k.k64[Y], k.k64[H], K, lo, hi, k.G)
         scale(k.G, N, K, k.n32[MASS], best, k.k32[U], lo, hi, glo, ghi, False, k.n32[V], k.n32[COV], k.parts, k.k32[S])
         towards_places(k, N, K, k.W if K > SAVED else of32[2 * stride :], K <= SAVED)
-        per_eps = np.float32(2.0 / e)
-        parts, whole = np.float32(0.0), np.float32(0.0)
         if cells > 0:
-            polynomials(k.n32[COV], cells, k.in_cells)
-            interpolate(k.in_cells, n, k.n_int[CELL], k.n32[WITHIN], read)
             polynomials(k.n32[COV_2], cells, k.in_cells)
             interpolate(k.in_cells, n, k.n_int[CELL], k.n32[WITHIN], direct)
-            for i in range(n):
-                part = given[i] * read[i]
-                read[i] = part - aw[i] * direct[i]
-                parts, whole = max(parts, abs(part)), max(whole, abs(read[i]))
-                read[i] *= per_eps
+            polynomials(k.n32[COV], cells, k.in_cells)
+            interpolate(k.in_cells, n, k.n_int[CELL], k.n32[WITHIN], read)
+            read[n:], direct[n:] = 0.0, 0.0
+            cancelled = along_places(given, aw, read, direct, padded(n), e, read)
         else:
+            cancelled = along_places(weight, k.n32[MASS], k.n32[COV], k.n32[COV_2], N, e, k.n32[COV])
             for i in range(n):
-                part = weight[i] * k.n32[COV, i]
-                along = part - k.n32[MASS, i] * k.n32[COV_2, i]
-                parts, whole = max(parts, abs(part)), max(whole, abs(along))
-                read[order[i]] = per_eps * along
-        if not push and whole < CANCELLED * parts:
+                read[order[i]] = k.n32[COV, i]
+        if cancelled and not push:
             careful(at, aw, n, given, k.k64[Y], k.k32[B], k.k64[H], k.k32[U], k.k32[PHI], K, e, read)
         read[n:] = 0.0
         unit = 1.0 / per_unit if push else 1.0
