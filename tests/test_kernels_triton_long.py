@@ -196,19 +196,22 @@ class TestRanks:
 
 
 @pytest.fixture(params=["one program", "chunks"])
-def long_or_longer(request, monkeypatch):
-    """Few targets go two ways, by the length of a row."""
+def most_rows(request, monkeypatch):
+    """Few targets go two ways, by the length of a row. The longer takes longer, and gets fewer rows to do."""
     if request.param == "chunks":
         monkeypatch.setattr(kernels, "_WHOLE", 0)
         monkeypatch.setattr(kernels, "_MOMENTS_BLOCK", 512)  # so that a short row has several chunks
         monkeypatch.setattr(kernels, "_FEW_BLOCK", 512)
+        return 2
+    return 9
 
 
-@pytest.mark.usefixtures("long_or_longer")
+@pytest.mark.usefixtures("most_rows")
 class TestMemberships:
-    @pytest.mark.parametrize(("eps", "k", "kinds"), [(1e-2, 5, ORDINARY), (1e-3, 200, ROUGH)])
-    def test_every_kind_of_row(self, eps, k, kinds):
-        x, w = row_of_each(*kinds), random(len(kinds), N)
+    @pytest.mark.parametrize(("eps", "k", "kinds"), [(1e-2, 5, ORDINARY), (1e-3, 200, ("exponential", *ROUGH))])
+    def test_every_kind_of_row(self, eps, k, kinds, most_rows):
+        x = row_of_each(*kinds[:most_rows])
+        w = random(*x.shape)
         ask, phi = mask_ask(x, k, eps)
         answer = kernels.pull(ask, phi)
         out, true = truth(ask, sinksort.soft_topk_mask, w, k)
@@ -252,11 +255,11 @@ class TestMemberships:
         assert grad[0].isfinite().all()
 
 
-@pytest.mark.usefixtures("long_or_longer")
+@pytest.mark.usefixtures("most_rows")
 class TestQuantiles:
     @pytest.mark.parametrize(("eps", "q", "kinds"), [(1e-3, 0.5, ORDINARY), (1e-2, 0.3, ROUGH), (1e-2, 0, ("normal",))])
-    def test_every_kind_of_row(self, eps, q, kinds):
-        x = row_of_each(*kinds)
+    def test_every_kind_of_row(self, eps, q, kinds, most_rows):
+        x = row_of_each(*kinds[:most_rows])
         ask = quantile_ask(x, q, eps)
         answer = kernels.push(ask)
         out, true = truth(ask, sinksort.soft_quantile, torch.ones(len(x), device=DEVICE), q)
@@ -279,9 +282,9 @@ class TestQuantiles:
     def test_levels_of_one_row(self):
         """Several levels share a row, whose stride is then 0, and differ in their weights."""
         x = row_of_each("normal")
-        levels = [0.1, 0.5, 0.9]
+        levels = [0.1, 0.9]
         asks = [quantile_ask(x, q) for q in levels]
-        together = replace(asks[0], x=x.expand(3, N), b=torch.cat([ask.b for ask in asks]))
+        together = replace(asks[0], x=x.expand(2, N), b=torch.cat([ask.b for ask in asks]))
         wanted = torch.cat([kernels.push(ask).out for ask in asks])
         assert torch.equal(kernels.push(together).out, wanted)
 

@@ -27,7 +27,7 @@ MEAN, STD, CONSTANT, WEIGHT, MOST, PSI, SUMS, AVERAGE, PRODUCTS = (
     tl.constexpr(i) for i in (0, 1, 2, 3, 4, 8, 12, 16, 20)
 )
 STATE = tl.constexpr(36)
-CONVERGED = tl.constexpr(1e-6)
+CONVERGED = tl.constexpr(2e-6)
 THRESHOLDS = tl.constexpr(16)
 ROUNDS = tl.constexpr(4)  #: of counting: brackets end up 65,536 times narrower than the row
 
@@ -114,25 +114,33 @@ def marginal_error(s: tl.tensor, share: tl.tensor, KP: tl.constexpr) -> Any:
 
 
 @triton.jit
-def relative_error(s: tl.tensor, share: tl.tensor, KP: tl.constexpr) -> Any:
-    """The largest error of a target's weight, as a fraction of it."""
+def how_far(s: tl.tensor, W: tl.tensor, share: tl.tensor, n: tl.tensor, KP: tl.constexpr) -> Any:
+    """The marginal error, Newton's step, and the error of the answer: of weights, relative, and of memberships.
+
+    A membership p is off by at most a quarter of the step; and where hardly any value is between targets, so that the
+    step says little, by no more than what all values together are off.
+    """
+    r = marginal_error(s, share, KP)
+    newton = solved(W, r, share, KP)
+    newton -= tl.sum(tl.where(largest(share, KP), newton, 0.0))
     there = share > 0.0
-    return tl.max(tl.where(there, tl.abs(marginal_error(s, share, KP)) / tl.where(there, share, 1.0), 0.0))
+    of_weights = tl.max(tl.where(there, tl.abs(r) / tl.where(there, share, 1.0), 0.0))
+    of_memberships = tl.minimum(0.25 * tl.max(tl.abs(newton)), n * tl.max(tl.abs(r)))
+    return r, newton, tl.maximum(of_weights, of_memberships)
 
 
 @triton.jit
 def stepped(
-    s: tl.tensor, W: tl.tensor, share: tl.tensor, base: tl.tensor, direction: tl.tensor, length: tl.tensor,
-    gradient: tl.tensor, KP: tl.constexpr,
+    s: tl.tensor, W: tl.tensor, share: tl.tensor, n: tl.tensor, base: tl.tensor, direction: tl.tensor,
+    length: tl.tensor, gradient: tl.tensor, KP: tl.constexpr,
 ) -> Any:  # fmt: skip
     """The next (base, direction, length, slope) from sums at base + length direction, and how far off that was.
 
-    The rules are those of ``solvers.newton``; the error is relative to what each target weighs.
+    The rules are those of ``solvers.newton``.
     """
     there = share > 0.0
-    off = relative_error(s, share, KP)
-    r = marginal_error(s, share, KP)
-    newton = tl.minimum(tl.maximum(solved(W, r, share, KP), -5.0), 5.0)
+    r, newton, off = how_far(s, W, share, n, KP)
+    newton = tl.minimum(tl.maximum(newton, -5.0), 5.0)
     # Sinkhorn's step always goes uphill. The first is one: it finds the weight of a target that has next to none.
     sinkhorn = tl.where(there, tl.log(share / tl.maximum(s, 1e-300)), 0.0)
     newton = tl.where((tl.sum(r * newton) > 0.0) & (gradient < float("inf")), newton, sinkhorn)
@@ -225,7 +233,7 @@ def summed(
     PUSH: tl.constexpr, BLOCK: tl.constexpr,
 ) -> Any:  # fmt: skip
     """One pass over a chunk: column sums, what targets average (finite part, in z), infinite payload, products."""
-    s = tl.zeros((KP, BLOCK), tl.float32)
+    s = tl.zeros((KP, BLOCK), tl.float64)  # what is between targets is a small part of it, and must be right
     average = tl.zeros((KP, BLOCK), tl.float32)
     w01 = tl.zeros((BLOCK,), tl.float32)
     w02, w12, w03, w13, w23 = w01, w01, w01, w01, w01
@@ -237,7 +245,7 @@ def summed(
         weight = load_weight(a, row, at, a_row, a_step, n, WEIGHTED)
         p = shares(xi, psi, y, slope, there)
         carried = p * weight[None, :]
-        s += carried
+        s += carried.to(tl.float64)
         p0, p1 = of_target(carried, 0, KP), of_target(p, 1, KP)
         w01 += p0 * p1
         if KP == 4:
@@ -257,7 +265,7 @@ def summed(
     if KP == 4:
         W += entry(w02, 0, 2, KP) + entry(w03, 0, 3, KP) + entry(w12, 1, 2, KP) + entry(w13, 1, 3, KP)
         W += entry(w23, 2, 3, KP)
-    return tl.sum(s, 1).to(tl.float64) * unit, tl.sum(average, 1).to(tl.float64) * unit, tl.sum(beyond), W * unit
+    return tl.sum(s, 1) * unit, tl.sum(average, 1).to(tl.float64) * unit, tl.sum(beyond), W * unit
 
 
 @triton.jit
@@ -372,7 +380,7 @@ def whole(
             x, x_row, x_step, a, a_row, a_step, n, row, g, tiles, mean, std, most, psi, at, there, slope,
             KP, SQUASH, WEIGHTED, PUSH, BLOCK,
         )  # fmt: skip
-        base, direction, length, gradient, off = stepped(s, W, share, base, direction, length, gradient, KP)
+        base, direction, length, gradient, off = stepped(s, W, share, n, base, direction, length, gradient, KP)
         done += 1
     finished(
         state, error, out, row, mean, std, constant, weight, most, poison, psi, s, average, beyond, W, off, share,

@@ -14,9 +14,9 @@ from .triton_long_few import (
     few_targets,
     finished,
     from_brackets,
+    how_far,
     levels_passed,
     narrowed,
-    relative_error,
     shares_of,
     stepped,
     summed,
@@ -115,8 +115,8 @@ def sums_of_chunks(partial: tl.tensor, row: tl.tensor, G: tl.tensor, KP: tl.cons
 
 @triton.jit
 def carried_on(
-    carry: tl.tensor, partial: tl.tensor, row: tl.tensor, G: tl.tensor, share: tl.tensor, first: tl.tensor,
-    KP: tl.constexpr, GP: tl.constexpr,
+    carry: tl.tensor, partial: tl.tensor, row: tl.tensor, G: tl.tensor, share: tl.tensor, n: tl.tensor,
+    first: tl.tensor, KP: tl.constexpr, GP: tl.constexpr,
 ) -> Any:  # fmt: skip
     """Where the step before this one leaves us: (base, direction, length, slope, error)."""
     k = tl.arange(0, KP)
@@ -128,7 +128,7 @@ def carried_on(
     off = tl.load(mine + 10)
     if (first == 0) & (off > CONVERGED):
         s, _average, _beyond, W = sums_of_chunks(partial, row, G, KP, GP)
-        base, direction, length, gradient, off = stepped(s, W, share, base, direction, length, gradient, KP)
+        base, direction, length, gradient, off = stepped(s, W, share, n, base, direction, length, gradient, KP)
     return base, direction, length, gradient, off
 
 
@@ -150,7 +150,7 @@ def step(
     at, _gap, share, slope = few_targets(
         y, y_row, b, b_row, eps, eps_rows, row, origin_of(mean, SQUASH), K, KP, EPS_ROWS
     )
-    base, direction, length, gradient, off = carried_on(carry, partial, row, G, share, first, KP, GP)
+    base, direction, length, gradient, off = carried_on(carry, partial, row, G, share, n, first, KP, GP)
     k = tl.arange(0, KP)
     if g == 0:
         mine = after + row.to(tl.int64) * CARRY
@@ -200,7 +200,7 @@ def end(
     psi = tl.load(mine + k) + tl.load(mine + 8) * tl.load(mine + 4 + k)
     if g == 0:
         s, average, beyond, W = sums_of_chunks(sums, row, G, KP, GP)
-        off = relative_error(s, share, KP)
+        _r, _newton, off = how_far(s, W, share, n, KP)
         finished(
             state, error, out, row, mean, std, constant, weight, most, poison, psi, s, average, beyond, W, off, share,
             KP, K, PUSH,
