@@ -48,9 +48,13 @@ CALLS = {
 
 @pytest.mark.parametrize("shape", [(3, 12), (5, 90)])
 @pytest.mark.parametrize("eps", [1e-1, 1e-2, 1e-3])
-@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
-def test_operators_and_gradients_are_those_of_the_reference(call, eps, shape):
-    x = rows(*shape)
+@pytest.mark.parametrize("name", CALLS)
+def test_operators_and_gradients_are_those_of_the_reference(name, eps, shape):
+    call, x = CALLS[name], rows(*shape)
+    if eps < 5e-3 and "rank" not in name:
+        with pytest.raises(ValueError, match=r"sort and select from eps = 0\.005 up, and eps = 0\.001"):
+            call(x, eps=eps, backend="numba")
+        return
     ours, truth = x.clone().requires_grad_(), x.double().requires_grad_()
     out = call(ours, eps=eps, backend="numba")
     assert sinksort.last_backend() == "numba"

@@ -28,6 +28,7 @@ _AUTO = {"cpu": "numba", "cuda": "triton"}  #: by device
 _FILES = {"numba": ("numba_rows", "numba_long"), "triton": ("triton_rows", "triton_long")}
 _HINTS = {"numba": "install it with pip install 'sinksort[cpu]'", "triton": "it comes with torch for CUDA on Linux"}
 _REACHED = 1e-5  #: marginal error that kernels always come below
+_SHARP = 5e-3  #: least entropy of sorts, quantiles and masks of short rows in single precision
 _SINGLE = (torch.float32, torch.float16, torch.bfloat16)
 
 _log = logging.getLogger("sinksort")
@@ -103,6 +104,12 @@ def able(name: str, ask: Ask, backend: str) -> bool:
         return False
     _remember(name)
     return True
+
+
+def too_sharp(name: str, ask: Ask, backend: str) -> bool:
+    """Whether single precision is not enough for a few targets: what they receive changes within eps."""
+    small = name == "numba" and ask.x.shape[-1] <= _SHORT and not isinstance(ask.eps, Tensor) and ask.eps < _SHARP
+    return small and _refused(f"its kernels sort and select from eps = {_SHARP:g} up, and eps = {ask.eps:g}", backend)
 
 
 def _remember(name: str) -> None:

@@ -19,7 +19,7 @@ from ..solvers import Solver
 from ..squash import Squash
 from . import ops
 from .asks import Ask
-from .choice import able, chosen, refuse
+from .choice import able, chosen, refuse, too_sharp
 from .tables import MOST_TARGETS, Targets, by_rule, default_targets, membership_targets, nodes_for
 
 
@@ -115,7 +115,7 @@ def memberships(
         of_all = share().reshape(-1, 1).float()
         b = torch.cat([1.0 - of_all, of_all] if largest else [of_all, 1.0 - of_all], dim=-1)
         at = Targets(ends.y, b, ends.phi)
-    return _pulled(x, rows, dim, weights, mask, at, eps, squash, name, backend)
+    return _pulled(x, rows, dim, weights, mask, at, eps, squash, name, backend, sharp=True)
 
 
 def quantiles(
@@ -201,9 +201,11 @@ def _pulled(
     squash: Squash,
     name: str,
     backend: str,
+    sharp: bool = False,
 ) -> Tensor | None:
+    """``sharp``: whether answers may change within eps, and not only within its square root as ranks do."""
     ask, kept = _ask(x, rows, dim, weights, mask, at, eps, squash)
-    if ask is None or not able(name, ask, backend):
+    if ask is None or (sharp and too_sharp(name, ask, backend)) or not able(name, ask, backend):
         return None
     out = ops.pull(ask, at.phi, name).reshape(rows.shape)
     out = out if kept is None else torch.where(kept, out, 0.0)
@@ -223,7 +225,9 @@ def _pushed(
     backend: str,
 ) -> Tensor | None:
     ask, _ = _ask(x, rows, dim, weights, mask, at, eps, squash)
-    return ops.push(ask, name) if ask is not None and able(name, ask, backend) else None
+    if ask is None or too_sharp(name, ask, backend) or not able(name, ask, backend):
+        return None
+    return ops.push(ask, name)
 
 
 def _ask(
