@@ -18,6 +18,7 @@ import nbformat
 import numpy as np
 import pytest
 import torch.distributed
+from matplotlib import pyplot
 from PIL import Image
 
 ROOT = Path(__file__).parent.parent
@@ -34,6 +35,12 @@ PAGES = {str(page.relative_to(ROOT)): page for page in pages.pages()}
 WITH_CODE = [name for name, page in PAGES.items() if pages.blocks(page)]
 NOTEBOOKS = sorted((DOCS / "notebooks").glob("*.ipynb"))
 NUMBER = re.compile(r"\d+(?:\.(\d+))?(?:e[-+]\d+)?")
+
+
+@pytest.fixture(autouse=True)
+def _pictures_are_closed():
+    yield
+    pyplot.close("all")
 
 
 def alike(printed: str, said: str) -> bool:

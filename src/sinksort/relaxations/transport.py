@@ -21,7 +21,7 @@ class Transport(Relaxation):
     >>> import torch, sinksort
     >>> x = torch.tensor([0.38, 4.0, -2.0, 6.0, -9.0])
     >>> ranks = sinksort.relaxations.rank(x, method=sinksort.relaxations.Transport(squash="arctan"), strength=0.1)
-    >>> torch.equal(ranks, sinksort.soft_rank(x, squash="arctan", eps=0.1))
+    >>> torch.equal(ranks, sinksort.soft_rank(x, squash="arctan", eps=0.1, backend="torch"))
     True
     """
 
