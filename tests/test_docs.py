@@ -18,7 +18,7 @@ import nbformat
 import numpy as np
 import pytest
 import torch.distributed
-from matplotlib import pyplot
+from matplotlib import pyplot as plt
 from PIL import Image
 
 ROOT = Path(__file__).parent.parent
@@ -40,7 +40,7 @@ NUMBER = re.compile(r"\d+(?:\.(\d+))?(?:e[-+]\d+)?")
 @pytest.fixture(autouse=True)
 def _pictures_are_closed():
     yield
-    pyplot.close("all")
+    plt.close("all")
 
 
 def alike(printed: str, said: str) -> bool:
