@@ -25,10 +25,12 @@ from numba import njit
 from .numba_maths import F32, F64, I64, exp32
 from .numba_simd import (
     choose,
+    fold,
     lane_numbers,
     load,
     load64,
     narrow,
+    root,
     splat,
     store,
     store_square,
@@ -38,6 +40,7 @@ from .numba_simd import (
 
 _CUT = 36.0  #: reduced cost beyond which nothing is kept
 _SAME_MASS = 2e-6  #: cumulative weights closer than this are the same boundary
+_SMALL_LOGITS = 400.0  #: range of 2 x~ y / eps up to which single precision gives p to 4e-6
 _ROUNDING = 2e-7  #: of weights in single precision
 _UNJOINED = np.float32(1e-30)  #: a pivot below which a node has no edges
 _RIDGE = np.float32(1e-6)  #: conductance to the ground, times b: what it hides cannot be seen in the answers
@@ -121,18 +124,33 @@ def band(at: F64, N: int, y: F64, h: F64, K: int, eps: float, t: F64, r: F64, be
 
 
 @njit(nogil=True, cache=True)
-def gibbs(t: F64, r: F64, best: I64, N: int, y: F64, h: F64, K: int, lo: I64, hi: I64, G: F32) -> None:
-    """G_ij at [j, i], in the band: 0 in place of the 1 where j is ``best``, and for targets that fill a group."""
-    for j in range(4 * ((K + 3) // 4)):
-        g = j // 4
-        if j >= K:
-            for q in range(lo[g], hi[g]):
-                store(G, j * N + 16 * q, splat(0.0))
-            continue
-        yj, hj = y[j], h[j]
-        for q in range(lo[g], hi[g]):
-            minus_M = load64(t, 16 * q) * yj - hj - load64(r, 16 * q)
-            store(G, j * N + 16 * q, exp32(narrow(minus_M)))
+def gibbs(t: F64, r: F64, best: I64, N: int, y: F64, h: F64, K: int, lo: I64, hi: I64, single: F32, G: F32) -> None:
+    """G_ij at [j, i], in the band: 0 in place of the 1 where j is ``best``, and for targets that fill a group.
+
+    Logits are formed in double precision where they are large. With t and y measured from the middle of their ranges
+    they often are not: t' y' - (h - t_m y) - (r - t' y_m) is the same. Scratch: ``single`` (2 N).
+    """
+    groups = (K + 3) // 4
+    t_m, y_m = 0.5 * (t[0] + t[N - 1]), 0.5 * (y[0] + y[K - 1])
+    if (t[N - 1] - t[0]) * (y[K - 1] - y[0]) < _SMALL_LOGITS:
+        t32, r32 = single[:N], single[N:]
+        for i in range(0, N, 16):
+            from_middle = load64(t, i) - t_m
+            store(t32, i, narrow(from_middle))
+            store(r32, i, narrow(load64(r, i) - from_middle * y_m))
+        for j in range(K):
+            yj, hj = np.float32(y[j] - y_m), np.float32(h[j] - t_m * y[j])
+            for q in range(lo[j // 4], hi[j // 4]):
+                store(G, j * N + 16 * q, exp32(load(t32, 16 * q) * yj - hj - load(r32, 16 * q)))
+    else:
+        for j in range(K):
+            yj64, hj64 = y[j], h[j]
+            for q in range(lo[j // 4], hi[j // 4]):
+                minus_M = load64(t, 16 * q) * yj64 - hj64 - load64(r, 16 * q)
+                store(G, j * N + 16 * q, exp32(narrow(minus_M)))
+    for j in range(K, 4 * groups):
+        for q in range(lo[j // 4], hi[j // 4]):
+            store(G, j * N + 16 * q, splat(0.0))
     for i in range(N):
         G[best[i] * N + i] = _ZERO
 
@@ -235,18 +253,25 @@ def add_up(parts: F32, K: int, s: F32) -> None:
 
 
 @njit(nogil=True, cache=True)
-def edges(G: F32, N: int, K: int, ra: F32, best: I64, u: F32, v: F32, lo: I64, hi: I64, soft: bool,
-          Q: F32, W: F32, stride: int, ends: I64) -> None:  # fmt: skip
-    """W = Q^T Q for Q_ij = sqrt(a_i) p_ij, above its diagonal; ``ra`` holds the roots."""
+def edges(G: F32, N: int, K: int, ra: F32, best: I64, u: F32, v: F32, lo: I64, hi: I64, soft: bool, merge: bool,
+          Q: F32, W: F32, stride: int, ends: I64, scratch: F32) -> None:  # fmt: skip
+    """W = Q^T Q for Q_ij = sqrt(a_i) p_ij, above its diagonal; ``ra`` holds the roots.
+
+    With ``merge`` four neighbouring sources count as one, which is enough for a step where p changes little from one to
+    the next. ``scratch``: 2 N.
+    """
     groups = (K + 3) // 4
-    for j in range(4 * groups):
-        uj = u[j]
-        for q in range(lo[j // 4], hi[j // 4]):
-            o = j * N + 16 * q
-            store(Q, o, load(G, o) * uj * load(v, 16 * q) * load(ra, 16 * q))
-    if not soft:
-        for i in range(N):
-            Q[best[i] * N + i] = u[best[i]] * v[i] * ra[i]
+    if merge:
+        _merged(G, N, K, ra, u, v, lo, hi, Q, scratch)
+    else:
+        for j in range(4 * groups):
+            uj = u[j]
+            for q in range(lo[j // 4], hi[j // 4]):
+                o = j * N + 16 * q
+                store(Q, o, load(G, o) * uj * load(v, 16 * q) * load(ra, 16 * q))
+        if not soft:
+            for i in range(N):
+                Q[best[i] * N + i] = u[best[i]] * v[i] * ra[i]
     for g in range(groups):
         for j in range(4 * g, 4 * g + 4):
             for c in range(4 * g // 16 * 16, ends[g], 16):
@@ -255,7 +280,8 @@ def edges(G: F32, N: int, K: int, ra: F32, best: I64, u: F32, v: F32, lo: I64, h
             z = splat(0.0)
             a0, a1, a2, a3, b0, b1, b2, b3 = z, z, z, z, z, z, z, z
             c0, c1, c2, c3, d0, d1, d2, d3 = z, z, z, z, z, z, z, z
-            for q in range(lo[f], hi[g]):
+            first, last = (lo[f] // 4, (hi[g] + 3) // 4) if merge else (lo[f], hi[g])
+            for q in range(first, last):
                 o = 4 * g * N + 16 * q
                 e = 4 * f * N + 16 * q
                 k0, k1, k2, k3 = load(Q, e), load(Q, e + N), load(Q, e + 2 * N), load(Q, e + 3 * N)
@@ -269,6 +295,33 @@ def edges(G: F32, N: int, K: int, ra: F32, best: I64, u: F32, v: F32, lo: I64, h
                 d0, d1, d2, d3 = d0 + p * k0, d1 + p * k1, d2 + p * k2, d3 + p * k3
             tile = totals((a0, a1, a2, a3, b0, b1, b2, b3, c0, c1, c2, c3, d0, d1, d2, d3))
             store_square(W, 4 * g * stride + 4 * f, stride, tile)
+
+
+@njit(nogil=True, cache=True)
+def _merged(G: F32, N: int, K: int, ra: F32, u: F32, v: F32, lo: I64, hi: I64, Q: F32, scratch: F32) -> None:
+    """Q for sources in fours: the sum of a_i p_ij over the root of the sum of a_i. G must be complete."""
+    blocks, zero = N // 16, splat(0.0)
+    av, roots = scratch[:N], scratch[N:]
+    for q in range(0, blocks, 4):
+        a0, a1, a2, a3 = zero, zero, zero, zero
+        for m in range(q, min(q + 4, blocks)):
+            a = load(ra, 16 * m) * load(ra, 16 * m)
+            store(av, 16 * m, a * load(v, 16 * m))
+            a0, a1, a2, a3 = (a, a1, a2, a3) if m == q else (a0, a1, a2, a3)
+            a1 = a if m == q + 1 else a1
+            a2 = a if m == q + 2 else a2
+            a3 = a if m == q + 3 else a3
+        four = fold(fold(a0, a1), fold(a2, a3))
+        store(roots, 4 * q, choose(four > 0.0, splat(1.0) / root(four), zero))
+    for j in range(4 * ((K + 3) // 4)):
+        uj, first, last = u[j], lo[j // 4], hi[j // 4]
+        for q in range(first // 4 * 4, last, 4):
+            o = j * N + 16 * q
+            p0 = load(G, o) * load(av, 16 * q) if q >= first else zero
+            p1 = load(G, o + 16) * load(av, 16 * q + 16) if first <= q + 1 < last else zero
+            p2 = load(G, o + 32) * load(av, 16 * q + 32) if first <= q + 2 < last else zero
+            p3 = load(G, o + 48) * load(av, 16 * q + 48) if first <= q + 3 < last else zero
+            store(Q, j * N + 4 * q, fold(fold(p0, p1), fold(p2, p3)) * uj * load(roots, 4 * q))
 
 
 @njit(forceinline=True)
@@ -372,14 +425,14 @@ def substitute(W: F32, K: int, stride: int, ends: I64, inv: F32, z: F32, x: F32)
 
 @njit(nogil=True, cache=True)
 def newton(G: F32, N: int, K: int, mass: F32, ra: F32, best: I64, b: F32, excess: F32, lo: I64, hi: I64, glo: I64,
-           ghi: I64, stride: int, Q: F32, W: F32, ends: I64, inv: F32, u: F32, v: F32, w: F32, parts: F32, s: F32,
-           small: F32) -> tuple[float, int, int]:  # fmt: skip
+           ghi: I64, stride: int, fine: bool, Q: F32, W: F32, ends: I64, inv: F32, u: F32, v: F32, w: F32, parts: F32,
+           s: F32, small: F32) -> tuple[float, int, int]:  # fmt: skip
     """The scalings u and v. Returns the marginal error, and how many steps and eliminations it took.
 
     Steps as in ``solvers.newton``, but the Laplacian (left eliminated in W) is kept as long as the error falls fast.
     What target j lacks is  excess_j + what leaves it (from sources for which it is best) - u_j s_j:  where the plan is
-    nearly a permutation all three are small, and so is their rounding. Scratch: ``small`` (9 stride), ``parts``
-    (N + 16 stride).
+    nearly a permutation all three are small, and so is their rounding. ``fine``: sources are close to each other.
+    Scratch: ``small`` (9 stride), ``parts`` (2 N + 16 stride).
     """
     base, direction, rho, ridge, z, F = (
         small[:stride], small[stride : 2 * stride], small[2 * stride : 3 * stride], small[3 * stride : 4 * stride],
@@ -423,7 +476,8 @@ def newton(G: F32, N: int, K: int, mass: F32, ra: F32, best: I64, b: F32, excess
             if eliminations == 0 or error > _KEEP * before:
                 for c in range(0, stride, 16):
                     store(ridge, c, load(b, c) * (_RIDGE * flow))
-                edges(G, N, K, ra, best, u, v, lo, hi, soft, Q, W, stride, ends)
+                merge = fine and soft and eliminations == 0
+                edges(G, N, K, ra, best, u, v, lo, hi, soft, merge, Q, W, stride, ends, parts)
                 eliminate(W, K, stride, ends, ridge, inv, F)
                 eliminations += 1
             before = error

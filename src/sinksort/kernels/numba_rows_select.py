@@ -191,7 +191,7 @@ def few_backward(x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K: 
         few_solve(k.W, K, _RIDGE * flow, k.b, lam)
         few_averages(k, n, K, lam, mean, cov_2)
         cancelled = along_places(weight, aw, cov, cov_2, N, e, cov)
-        if cancelled and not push:
+        if cancelled:
             u32[:], b32[:] = k.u, k.b
             careful(k.at, aw, n, weight, k.y, b32, k.h, u32, k.phi.astype(np.float32), K, e, cov)
         cov[n:] = 0.0

@@ -274,7 +274,7 @@ def short_backward(x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K
             parts, whole = larger(parts, size_of(part)), larger(whole, size_of(along))
             store(n32[COV], i, per_eps * along)
         cancelled = whole < parts * CANCELLED
-        if not push and any_lane(cancelled):
+        if any_lane(cancelled):
             store(k.error, 0, choose(cancelled, splat(1.0), splat(0.0)))
             carefully(k, n, K)
         lane_places_backward(n32[XS], n32[AW], k.n64[AT], n, squash, k.moments, k.one[UNIT], n32[COV])

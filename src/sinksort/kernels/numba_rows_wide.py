@@ -6,10 +6,12 @@ eliminated Laplacian of the last Newton step, which gives lambda after a step or
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numba import njit
 
-from .numba_maths import F32, F64, I32, places, places_backward, row_into
+from .numba_maths import F32, F64, I32, larger, places, places_backward, row_into, size_of
 from .numba_rows_careful import along_places, balanced, careful
 from .numba_rows_newton import (
     SOFT,
@@ -79,38 +81,45 @@ from .numba_rows_work import (
     weights_into,
     workspace,
 )  # fmt: skip
-from .numba_simd import choose, load, splat, store, total
+from .numba_simd import highest, load, splat, store, total
 
 _LARGEST_LOGIT = 1e9  #: beyond this float64 does not resolve what small differences of places mean
 _ACCEPTED = 5e-6
-_REFINED = np.float32(5e-5)  #: what lambda may leave of t
+_FINE = 9.0  #: sources per sqrt(eps) from which they are close
+_HOPEFUL = np.float32(0.5)  #: what the first solution may leave of t
+_REFINED, _REFINED_STIFF = np.float32(2e-5), np.float32(1e-6)  #: how far lambda may still be off
 _RIDGE = np.float32(1e-9)  #: to the ground, times b and what flows: across weaker links lambda would be all rounding
 
 
 @njit(nogil=True, cache=True)
-def solved(k: Work, n: int, K: int, eps: float, cells: int, low: float, high: float, order: I32, W: F32) -> float:
-    """Solves the plan of a row whose places are known; returns its marginal error."""
+def solved(k: Work, n: int, K: int, eps: float, cells: int, low: float, high: float, order: I32,
+           W: F32) -> tuple[float, bool]:  # fmt: skip
+    """Solves the plan of a row whose places are known; returns its marginal error, and whether W was needed."""
     y, h, b64, t = k.k64[Y], k.k64[H], k.k64[B64], k.n64[T]
     lo, hi, ends, glo, ghi, best = k.k_int[LO], k.k_int[HI], k.k_int[ENDS], k.n_int[GLO], k.n_int[GHI], k.n_int[BEST]
     N = sources_into(k, n, cells, low, high, order, True)
     staircase(k.n64[PLACE], k.n32[ROOT], N if cells > 0 else n, y, b64, K, eps, h)
     take_roots(k.n32[ROOT], N)
     band(k.n64[PLACE], N, y, h, K, eps, t, k.n64[R], best, lo, hi, glo, ghi, ends)
-    gibbs(t, k.n64[R], best, N, y, h, K, lo, hi, k.G)
+    gibbs(t, k.n64[R], best, N, y, h, K, lo, hi, k.in_cells, k.G)
+    fine = N * math.sqrt(eps) >= _FINE * (high - low)
     excesses(k.n32[MASS], best, N, b64, K, k.k32[EXCESS], k.k64[SUMS])
-    error = newton(k.G, N, K, k.n32[MASS], k.n32[ROOT], best, k.k32[B], k.k32[EXCESS], lo, hi, glo, ghi, padded(K), k.Q,
-                   W, ends, k.k32[INV], k.k32[U], k.n32[V], k.n32[WEIGHT], k.parts, k.k32[S], k.small)[0]  # fmt: skip
+    error, _, eliminations = newton(
+        k.G, N, K, k.n32[MASS], k.n32[ROOT], best, k.k32[B], k.k32[EXCESS], lo, hi, glo, ghi, padded(K), fine, k.Q, W,
+        ends, k.k32[INV], k.k32[U], k.n32[V], k.n32[WEIGHT], k.parts, k.k32[S], k.small,
+    )  # fmt: skip
     if not max(abs(t[0]), abs(t[N - 1])) < _LARGEST_LOGIT or not error < np.inf:
-        return np.inf
-    return error
+        return np.inf, False
+    return error, eliminations > 0
 
 
 @njit(nogil=True, cache=True)
-def save(k: Work, K: int, moments: tuple[float, float, float, bool], state64: F64, state32: F32) -> None:
+def save(k: Work, K: int, moments: tuple[float, float, float, bool], eliminated: bool, state64: F64,
+         state32: F32) -> None:  # fmt: skip
     stride = padded(K)
     state64[:stride] = k.k64[H]
     state64[stride], state64[stride + 1], state64[stride + 2] = moments[0], moments[1], moments[2]
-    state64[stride + 3] = 1.0 if moments[3] else 0.0
+    state64[stride + 3] = (1.0 if moments[3] else 0.0) + (2.0 if eliminated else 0.0)
     state32[:stride] = k.k32[U]
     state32[stride : 2 * stride] = k.k32[INV]
 
@@ -153,7 +162,7 @@ def pull_rows(x: F32, a: F32, y: F32, b: F32, phi: F32, last: F32, eps: F32, n: 
         cells = cells_for(n, K, low, high, e)
         rule = 0.0
         while True:
-            error = solved(k, n, K, e, cells, low, high, of_int[1:], W)
+            error, eliminated = solved(k, n, K, e, cells, low, high, of_int[1:], W)
             complete(k.G, padded(n) if cells == 0 else cells + 3, k.n_int[BEST])
             rule = pulled(k.G, padded(n) if cells == 0 else cells + 3, k.k32[U], k.n32[V], k.k32[PHI], k.last, lasts,
                           stride, k.n_int[GLO], k.n_int[GHI], k.n32[OCCUPIED], k.small, read)  # fmt: skip
@@ -169,7 +178,7 @@ def pull_rows(x: F32, a: F32, y: F32, b: F32, phi: F32, last: F32, eps: F32, n: 
             cells = 0
         errors[row] = max(error, rule) if rule < np.inf else np.inf
         of_int[0] = cells
-        save(k, K, moments, of64, of32)
+        save(k, K, moments, eliminated, of64, of32)
 
 
 @njit(nogil=True, cache=True)
@@ -197,7 +206,8 @@ def push_rows(x: F32, a: F32, y: F32, b: F32, eps: F32, n: int, K: int, squash: 
         moments = places(xs, k.n32[AW], squash, k.k64[Y, 0], k.k64[Y, K - 1], at)
         mean, per_unit = moments[0], moments[1]
         low, high = range_of(at, n)
-        errors[row] = solved(k, n, K, e, 0, low, high, of_int[1:], k.W if K > SAVED else of32[2 * stride :])
+        W = k.W if K > SAVED else of32[2 * stride :]
+        errors[row], eliminated = solved(k, n, K, e, 0, low, high, of_int[1:], W)
         carry(k, n, mean, per_unit, of_int[1:])
         N = padded(n)
         complete(k.G, N, k.n_int[BEST])
@@ -214,7 +224,7 @@ def push_rows(x: F32, a: F32, y: F32, b: F32, eps: F32, n: int, K: int, squash: 
             if k.n32[AW, i] > 0.0 and not abs(xs[i]) < np.inf:
                 errors[row] = np.inf  # averages of infinite values are for the reference
         of_int[0] = 0
-        save(k, K, moments, of64, of32)
+        save(k, K, moments, eliminated, of64, of32)
 
 
 @njit(nogil=True, cache=True)
@@ -229,31 +239,35 @@ def carry(k: Work, n: int, mean: float, per_unit: float, order: I32) -> None:
 
 @njit(nogil=True, cache=True)
 def refined(k: Work, N: int, K: int, W: F32, soft: bool) -> bool:
-    """lambda = L^+ t by the Laplacian that the solver left, refined."""
+    """lambda = L^+ t by the Laplacian that the solver left, refined until the next step would be small."""
     stride = padded(K)
     t, lam, z, phi_0, mean, best = k.k32[TENSION], k.k32[LAM], k.k32[Z], k.n32[PHI_0], k.n32[MEAN], k.n_int[BEST]
     u, v, step = k.k32[U], k.n32[V], k.small
-    size = splat(0.0)
-    for c in range(0, stride, 16):
-        tc = load(t, c)
-        size = size + choose(tc > 0.0, tc, splat(0.0) - tc)
-        store(z, c, tc)
-        store(lam, c, splat(0.0))
+    enough, before = _REFINED if soft else _REFINED_STIFF, np.float32(1.0)
+    z[:] = t
+    substitute(W, K, stride, k.k_int[ENDS], k.k32[INV], z, lam)
     for _ in range(6):
-        substitute(W, K, stride, k.k_int[ENDS], k.k32[INV], z, step)
-        for c in range(0, stride, 16):
-            store(lam, c, load(lam, c) + load(step, c))
         if not soft:
             at_best(lam, best, N, phi_0)
         means(k.G, N, u, v, lam, phi_0, stride, k.n_int[GLO], k.n_int[GHI], soft, step, mean)
         tensions(k.G, N, K, u, v, k.n32[MASS], lam, phi_0, mean, k.k_int[LO], k.k_int[HI], best, soft, k.parts, z)
-        left = splat(0.0)
+        left, whole = splat(0.0), splat(0.0)
         for c in range(0, stride, 16):
             off = load(t, c) - load(z, c)
+            left, whole = left + size_of(off), whole + size_of(load(t, c))
             store(z, c, off)
-            left = left + choose(off > 0.0, off, splat(0.0) - off)
-        if total(left) <= _REFINED * total(size):
+        if not total(left) <= _HOPEFUL * total(whole):
+            return False
+        substitute(W, K, stride, k.k_int[ENDS], k.k32[INV], z, step)
+        steps, sizes = splat(0.0), splat(0.0)
+        for c in range(0, stride, 16):
+            now = load(lam, c) + load(step, c)
+            store(lam, c, now)
+            steps, sizes = larger(steps, size_of(load(step, c))), larger(sizes, size_of(now))
+        moved = highest(steps) / highest(sizes) if highest(sizes) > 0.0 else np.float32(0.0)
+        if moved * moved <= enough * before:
             return True
+        before = moved
     return False
 
 
@@ -282,7 +296,7 @@ def towards_places(k: Work, N: int, K: int, W: F32, saved: bool) -> None:
         mean[:] = k.n32[DIRECT]
     tensions(k.G, N, K, u, v, k.n32[WEIGHT], phi, phi_0, mean, lo, hi, best, soft, k.parts, k.k32[TENSION])
     if not (saved and refined(k, N, K, W, soft)):
-        edges(k.G, N, K, k.n32[ROOT], best, u, v, lo, hi, soft, k.Q, k.W, stride, k.k_int[ENDS])
+        edges(k.G, N, K, k.n32[ROOT], best, u, v, lo, hi, soft, False, k.Q, k.W, stride, k.k_int[ENDS], k.parts)
         for j in range(K):
             k.k32[RIDGE, j] = k.k32[B, j] * flow * _RIDGE
         eliminate(k.W, K, stride, k.k_int[ENDS], k.k32[RIDGE], k.k32[INV], k.small)
@@ -306,7 +320,7 @@ def rows_backward(x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K:
     for row in range(start, stop):
         of64, of32, of_int = state64[row * size // 2 :], state32[row * size + at32 :], state_int[row * size + at_int :]
         answer, order, cells = grad[row * n : row * n + n], of_int[1:], np.int64(of_int[0])
-        mean, per_unit, total_weight, spreads = of64[stride], of64[stride + 1], of64[stride + 2], of64[stride + 3] > 0.0
+        mean, per_unit, total_weight, flags = of64[stride], of64[stride + 1], of64[stride + 2], of64[stride + 3]
         if np.isnan(total_weight):
             answer[:] = np.nan
             continue
@@ -340,9 +354,9 @@ def rows_backward(x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K:
                 weight[i] = given[order[i]]
             weight[n:] = 0.0
         band(k.n64[PLACE], N, k.k64[Y], k.k64[H], K, e, k.n64[T], k.n64[R], best, lo, hi, glo, ghi, ends)
-        gibbs(k.n64[T], k.n64[R], best, N, k.k64[Y], k.k64[H], K, lo, hi, k.G)
+        gibbs(k.n64[T], k.n64[R], best, N, k.k64[Y], k.k64[H], K, lo, hi, k.in_cells, k.G)
         scale(k.G, N, K, k.n32[MASS], best, k.k32[U], lo, hi, glo, ghi, False, k.n32[V], k.n32[COV], k.parts, k.k32[S])
-        towards_places(k, N, K, k.W if K > SAVED else of32[2 * stride :], K <= SAVED)
+        towards_places(k, N, K, k.W if K > SAVED else of32[2 * stride :], K <= SAVED and flags > 1.5)
         if cells > 0:
             polynomials(k.n32[COV_2], cells, k.in_cells)
             interpolate(k.in_cells, n, k.n_int[CELL], k.n32[WITHIN], direct)
@@ -353,12 +367,12 @@ def rows_backward(x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K:
         else:
             cancelled = along_places(weight, k.n32[MASS], k.n32[COV], k.n32[COV_2], N, e, k.n32[COV])
             for i in range(n):
-                read[order[i]] = k.n32[COV, i]
-        if cancelled and not push:
+                read[order[i]], given[order[i]] = k.n32[COV, i], weight[i]
+        if cancelled:
             careful(at, aw, n, given, k.k64[Y], k.k32[B], k.k64[H], k.k32[U], k.k32[PHI], K, e, read)
         read[n:] = 0.0
         unit = 1.0 / per_unit if push else 1.0
-        places_backward(xs, aw, at, squash, mean, per_unit, total_weight, spreads, unit, read)
+        places_backward(xs, aw, at, squash, mean, per_unit, total_weight, flags % 2.0 > 0.5, unit, read)
         answer[:] = read[:n]
         if push:
             for i in range(n):

@@ -35,7 +35,7 @@ class Work(NamedTuple):
     last: F32  #: (3 K)
     small: F32  #: (9 K)
     in_cells: F32  #: (4 N)
-    parts: F32  #: (N + 16 K)
+    parts: F32  #: (2 N + 16 K)
     G: F32  #: (K N)
     Q: F32
     W: F32  #: (K K)
@@ -54,7 +54,7 @@ def workspace(n: int, K: int) -> Work:
         np.zeros(3 * stride, np.float32),
         np.empty(9 * stride, np.float32),
         np.empty(4 * N, np.float32),
-        np.zeros(N + 16 * stride, np.float32),
+        np.zeros(2 * N + 16 * stride, np.float32),
         np.empty(stride * N, np.float32),
         np.empty(stride * N, np.float32),
         np.empty(stride * stride, np.float32),

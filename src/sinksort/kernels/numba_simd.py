@@ -12,6 +12,7 @@ work lane by lane, with numbers on either side; products and sums may be contrac
     total, total64   the sum of the lanes, in pairs
     highest, lowest  of the lanes of F16
     totals           of a tuple of 16 vectors, in the lanes of one
+    fold             sums of neighbours in two vectors
     any_lane         whether a mask is true anywhere
 """
 
@@ -203,6 +204,17 @@ def totals(typingctx: Any, vectors: Any) -> Any:  # noqa: ARG001
         return level[0]
 
     return F16(types.UniTuple(F16, LANES)), codegen
+
+
+@intrinsic  # type: ignore[misc]
+def fold(typingctx: Any, a: Any, b: Any) -> Any:  # noqa: ARG001
+    """Sums of neighbours: those of a in the lower lanes, of b in the upper ones."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:  # noqa: ARG001
+        picks = [ir.Constant(ir.VectorType(_I32, LANES), list(range(at, 2 * LANES, 2))) for at in (0, 1)]
+        return _sum(builder, *(builder.shuffle_vector(*args, pick) for pick in picks))
+
+    return F16(F16, F16), codegen
 
 
 @intrinsic  # type: ignore[misc]
