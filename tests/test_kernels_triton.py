@@ -1,7 +1,6 @@
 """Triton kernels for short rows against the float64 reference: on CUDA, or in Triton's interpreter without it."""
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -180,7 +179,7 @@ def test_a_rule_that_is_not_enough_is_noticed():
     """Three groups far apart: with 24 nodes ranks would be off by more than 1e-5 n, and the estimate must say so."""
     x = (torch.arange(64) % 3 * 10.0 + 0.1 * random(64, seed=2)).unsqueeze(0).to(DEVICE)
     ask, phi = rank_ask(x, 3e-3, 24)
-    by_nodes = triton_rows.pull(replace(ask, m=None, last=None), phi)
+    by_nodes = triton_rows.pull(ask._replace(m=None, last=None), phi)
     assert (by_nodes.out - true_ranks(ask)[1]).abs().max() > 1e-5 * 64
     assert (triton_rows.pull(ask, phi).out - true_ranks(ask)[1]).abs().max() < 1e-6 * 64
 
@@ -210,11 +209,11 @@ def test_rows_in_any_layout():
     ask, phi = rank_ask(torch.cat([table[:, ::3].T, one_row.expand(2, 14)]).contiguous())
     expected, w, _ = pulled(ask, phi)
     for x, at in ((table.T[::3], slice(0, 2)), (one_row.expand(2, 14), slice(2, 4))):
-        found = triton_rows.pull(replace(ask, x=x), phi)
+        found = triton_rows.pull(ask._replace(x=x), phi)
         assert torch.equal(found.out, expected.out[at])
         one_for_all = w[:1, :1].expand(2, 14)  # as the gradient of a sum comes
-        gradient = triton_rows.pull_backward(replace(ask, x=x), phi, found.state, one_for_all)
-        again = triton_rows.pull_backward(replace(ask, x=x.contiguous()), phi, found.state, one_for_all.contiguous())
+        gradient = triton_rows.pull_backward(ask._replace(x=x), phi, found.state, one_for_all)
+        again = triton_rows.pull_backward(ask._replace(x=x.contiguous()), phi, found.state, one_for_all.contiguous())
         assert torch.equal(gradient, again)
 
 
@@ -237,7 +236,7 @@ def test_an_eps_for_each_row():
     ask, phi = rank_ask(x, eps)
     answer, w, gradient = pulled(ask, phi)
     for i, each in enumerate(eps.tolist()):
-        alone = replace(ask, x=x[i : i + 1], eps=each)
+        alone = ask._replace(x=x[i : i + 1], eps=each)
         same(answer.out[i : i + 1], gradient[i : i + 1], *true_ranks(alone), w[i : i + 1], 12)
 
 
@@ -308,9 +307,9 @@ def test_why_an_ask_is_refused(monkeypatch):
     ask, _ = rank_ask(torch.zeros(1, 5))
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     assert triton_rows.unable(ask) is None
-    assert "single precision, and x is torch.float64" in triton_rows.unable(replace(ask, x=ask.x.double()))
-    assert "at most 2048 values, and there are 2049" in triton_rows.unable(replace(ask, x=torch.zeros(1, 2049)))
-    assert "at most 2048 targets, and there are 5000" in triton_rows.unable(replace(ask, m=5000))
-    assert "squash='tanh'" in triton_rows.unable(replace(ask, squash="tanh"))
+    assert "single precision, and x is torch.float64" in triton_rows.unable(ask._replace(x=ask.x.double()))
+    assert "at most 2048 values, and there are 2049" in triton_rows.unable(ask._replace(x=torch.zeros(1, 2049)))
+    assert "at most 2048 targets, and there are 5000" in triton_rows.unable(ask._replace(m=5000))
+    assert "squash='tanh'" in triton_rows.unable(ask._replace(squash="tanh"))
     monkeypatch.delenv("TRITON_INTERPRET")
     assert "run on CUDA, and x is on cpu" in triton_rows.unable(ask)

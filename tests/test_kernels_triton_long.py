@@ -1,7 +1,6 @@
 """Triton kernels for long rows against the float64 reference: on CUDA, or in Triton's interpreter without it."""
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -133,7 +132,7 @@ class TestRanks:
 
     def test_an_eps_for_each_row(self):
         ask, phi = rank_ask(row_of_each("normal", "normal"))
-        _, off, right = ranks_and_gradients(replace(ask, eps=torch.tensor([1e-2, 5e-2], device=DEVICE)), phi)
+        _, off, right = ranks_and_gradients(ask._replace(eps=torch.tensor([1e-2, 5e-2], device=DEVICE)), phi)
         assert (off <= 1e-5).all()
         assert right.all()
 
@@ -141,12 +140,12 @@ class TestRanks:
     def test_half_precision(self, dtype):
         ask, phi = rank_ask(row_of_each("normal").to(dtype))
         answer = kernels.pull(ask, phi)
-        single = kernels.pull(replace(ask, x=ask.x.float()), phi)
+        single = kernels.pull(ask._replace(x=ask.x.float()), phi)
         assert answer.out.dtype == dtype
         assert torch.allclose(answer.out.float(), single.out, rtol=torch.finfo(dtype).eps)
         w = random(1, N).to(dtype)
         grad = kernels.pull_backward(ask, phi, answer.state, w)
-        wanted = kernels.pull_backward(replace(ask, x=ask.x.float()), phi, single.state, w.float())
+        wanted = kernels.pull_backward(ask._replace(x=ask.x.float()), phi, single.state, w.float())
         assert grad.dtype == dtype
         assert torch.allclose(grad.float(), wanted, rtol=torch.finfo(dtype).eps)
 
@@ -154,11 +153,11 @@ class TestRanks:
         x, w = row_of_each("normal", "exponential"), random(2, N)
         ask, phi = rank_ask(x)
         plain = kernels.pull(ask, phi)
-        turned = replace(ask, x=x.t().contiguous().t())
+        turned = ask._replace(x=x.t().contiguous().t())
         assert torch.equal(kernels.pull(turned, phi).out, plain.out)
         grad = kernels.pull_backward(ask, phi, plain.state, w)
         assert torch.equal(kernels.pull_backward(turned, phi, plain.state, w.t().contiguous().t()), grad)
-        repeated = replace(ask, x=x[:1].expand(3, N))
+        repeated = ask._replace(x=x[:1].expand(3, N))
         assert torch.equal(kernels.pull(repeated, phi).out, plain.out[:1].expand(3, N))
         one = torch.ones(1, 1, device=DEVICE).expand(2, N)  # the cotangent of a sum
         wanted = kernels.pull_backward(ask, phi, plain.state, one.contiguous())
@@ -284,7 +283,7 @@ class TestQuantiles:
         x = row_of_each("normal")
         levels = [0.1, 0.9]
         asks = [quantile_ask(x, q) for q in levels]
-        together = replace(asks[0], x=x.expand(2, N), b=torch.cat([ask.b for ask in asks]))
+        together = asks[0]._replace(x=x.expand(2, N), b=torch.cat([ask.b for ask in asks]))
         wanted = torch.cat([kernels.push(ask).out for ask in asks])
         assert torch.equal(kernels.push(together).out, wanted)
 

@@ -21,6 +21,8 @@ from ._checks import require_floating, require_increasing, require_non_negative,
 from .costs import Cost, resolve_cost
 from .squash import Squash, normalize
 
+_GOOD_EPS = "1e-2 is a good start, 1e-3 is closer to a hard sort."
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -82,7 +84,7 @@ def as_rows(x: Tensor, dim: int) -> Tensor:
             f"x must have at least one value along dim={dim}, got shape {tuple(x.shape)}: nothing to rank; "
             "skip empty inputs, or pad them and pass mask=."
         )
-    return x.movedim(dim, -1)
+    return x if dim in (-1, x.ndim - 1) else x.movedim(dim, -1)
 
 
 def like_rows(t: Tensor, x: Tensor, dim: int, name: str) -> Tensor:
@@ -268,15 +270,20 @@ def target_rows(
 
 def entropy(eps: float | Tensor, batch: Sequence[int], device: torch.device, wide: torch.dtype) -> Tensor:
     """eps as (..., 1, 1): one for all rows, or one a row."""
-    fix = "1e-2 is a good start, 1e-3 is closer to a hard sort."
     if isinstance(eps, Tensor):
         if values_readable(eps) and not (eps > 0).all():
-            raise ValueError(f"eps must be positive, got a tensor whose smallest entry is {eps.min().item():g}; {fix}")
+            least = eps.min().item()
+            raise ValueError(f"eps must be positive, got a tensor whose smallest entry is {least:g}; {_GOOD_EPS}")
         return like_batch(eps, batch, "eps").to(device, wide)[..., None, None]
+    return torch.full((*batch, 1, 1), entropy_number(eps), dtype=wide, device=device)
+
+
+def entropy_number(eps: object) -> float:
+    """eps that is no tensor, after its checks."""
     if not isinstance(eps, (int, float)) or isinstance(eps, bool):
-        raise TypeError(f"eps must be a number or a tensor, got {type(eps).__name__}; {fix}")
+        raise TypeError(f"eps must be a number or a tensor, got {type(eps).__name__}; {_GOOD_EPS}")
     if not 0 < eps < float("inf"):
         raise ValueError(
-            f"eps must be positive and finite, got {eps:g}; {fix} For eps = 0 use kantorovich_rank or _sort."
+            f"eps must be positive and finite, got {eps:g}; {_GOOD_EPS} For eps = 0 use kantorovich_rank or _sort."
         )
-    return torch.full((*batch, 1, 1), float(eps), dtype=wide, device=device)
+    return float(eps)

@@ -29,15 +29,13 @@ as a fraction of n.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 
-@dataclass(frozen=True)
-class Ask:
+class Ask(NamedTuple):
     """Rows and their targets. Tensors with 1 in place of R are the same for all rows."""
 
     x: Tensor  #: (R, n) float32, float16 or bfloat16; any strides (several levels of one row have row stride 0)

@@ -7,7 +7,6 @@ every value (``numba_long_few``).
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -255,8 +254,7 @@ def _by_rule(ask: Ask, phi: Tensor, rows: Tensor, K: int) -> tuple[Ask, Tensor]:
     y = torch.from_numpy(at / (m - 1)).unsqueeze(0)
     old_y, old_phi = of(ask.y.double()), of(phi.double())
     slope = (old_phi[:, -1:] - old_phi[:, :1]) / (old_y[:, -1:] - old_y[:, :1])
-    finer = replace(
-        ask,
+    finer = ask._replace(
         x=of(ask.x),
         a=None if ask.a is None else of(ask.a),
         y=y,

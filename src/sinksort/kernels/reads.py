@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .._checks import require_floating, require_non_negative
 from ..costs import Cost
-from ..problem import as_rows, entropy, existing, like_rows, target_rows
+from ..problem import as_rows, entropy_number, existing, like_rows, target_rows
 from ..solvers import Solver
 from ..squash import Squash
 from . import ops
@@ -44,8 +44,8 @@ def ranks(
         return None
     rows = as_rows(x, dim)
     plain = targets is None and target_weights is None and mask is None
-    if plain and by_rule(m := _count(rows, num_targets), _number(eps)):
-        at = default_targets(rows.shape[-1], m, nodes_for(_number(eps)), descending, x.device)
+    if plain and by_rule(m := _count(rows, num_targets), entropy_number(eps)):
+        at = default_targets(rows.shape[-1], m, nodes_for(entropy_number(eps)), descending, x.device)
     else:
         several = _targets(x, rows, dim, mask, targets, target_weights, num_targets, descending, backend)
         if several is None:
@@ -151,12 +151,6 @@ def quantiles(
 # ---- parts
 
 
-def _number(eps: float | Tensor) -> float:
-    """eps after its checks; ``chosen`` lets numbers pass only."""
-    entropy(eps, (), torch.device("cpu"), torch.float32)
-    return float(eps)
-
-
 def _count(rows: Tensor, num_targets: int | None) -> int:
     return rows.shape[-1] if num_targets is None else num_targets
 
@@ -207,7 +201,8 @@ def _pulled(
     ask, kept = _ask(x, rows, dim, weights, mask, at, eps, squash)
     if ask is None or (sharp and too_sharp(name, ask, backend)) or not able(name, ask, backend):
         return None
-    out = ops.pull(ask, at.phi, name).reshape(rows.shape)
+    out = ops.pull(ask, at.phi, name)
+    out = out if rows.ndim == 2 else out.reshape(rows.shape)
     out = out if kept is None else torch.where(kept, out, 0.0)
     return out if rows is x else out.movedim(-1, dim)
 
@@ -259,4 +254,4 @@ def _ask(
         if weights is not None:
             require_non_negative(a, "weights")
         a = a / a.sum(-1, keepdim=True)
-    return Ask(flat, a, at.y, at.b, _number(eps), squash, at.m, at.last), kept
+    return Ask(flat, a, at.y, at.b, entropy_number(eps), squash, at.m, at.last), kept

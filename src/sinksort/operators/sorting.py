@@ -31,8 +31,11 @@ def full_precision(operator: Callable[_P, _R]) -> Callable[_P, _R]:
 
     @functools.wraps(operator)
     def wrapped(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor) and not value.is_meta]
-        with torch.autocast(tensors[0].device.type if tensors else "cpu", enabled=False):  # x comes first
+        x = next((t for t in (*args, *kwargs.values()) if isinstance(t, Tensor) and not t.is_meta), None)
+        device = "cpu" if x is None else x.device.type
+        if not torch.is_autocast_enabled(device):  # the context below costs as much as a small kernel
+            return operator(*args, **kwargs)
+        with torch.autocast(device, enabled=False):
             return operator(*args, **kwargs)
 
     return wrapped
