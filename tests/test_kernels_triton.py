@@ -12,6 +12,7 @@ from sinksort.kernels.tables import default_targets, membership_targets
 pytest.importorskip("triton", reason="Triton is made for Linux only")
 
 from sinksort.kernels import triton_rows, triton_whole  # after the check that Triton is there
+from sinksort.kernels.triton_launch import launch
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 WHOLE = sinksort.Newton(compress=False)
@@ -313,3 +314,58 @@ def test_why_an_ask_is_refused(monkeypatch):
     assert "squash='tanh'" in triton_rows.unable(ask._replace(squash="tanh"))
     monkeypatch.delenv("TRITON_INTERPRET")
     assert "run on CUDA, and x is on cpu" in triton_rows.unable(ask)
+
+
+class Compiled:
+    """What Triton returns from a launch; the interpreter has no such thing."""
+
+    def __init__(self, log):
+        self.log = log
+
+    def __getitem__(self, grid):
+        return lambda *args: self.log.append(("direct", grid, args))
+
+
+class Kernel:
+    arg_names = ("x_ptr", "eps", "N", "SQUASH", "BLOCK")
+
+    def __init__(self):
+        self.log = []
+
+    def __getitem__(self, grid):
+        def by_triton(*args, num_warps, **constants):
+            self.log.append(("searched", grid, args, constants, num_warps))
+            return Compiled(self.log)
+
+        return by_triton
+
+
+def test_a_kernel_is_searched_for_once_and_then_launched_directly():
+    kernel, x, other = Kernel(), torch.zeros(64), torch.ones(64)
+    launch(kernel, 7, x, 0.1, 64, SQUASH=1, BLOCK=16, num_warps=8)
+    launch(kernel, 5, other, 0.2, 64, BLOCK=16, SQUASH=1, num_warps=8)
+    assert kernel.log[0] == ("searched", (7,), (x, 0.1, 64), {"SQUASH": 1, "BLOCK": 16}, 8)
+    how, grid, args = kernel.log[1]
+    assert (how, grid, args[1:]) == ("direct", (5, 1, 1), (0.2, 64, 1, 16))
+    assert args[0] is other
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"x": torch.zeros(64, dtype=torch.float16)},
+        {"x": torch.zeros(65)[1:]},  # not aligned
+        {"N": 65},
+        {"SQUASH": 2},
+        {"num_warps": 4},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_what_makes_another_kernel_is_searched_for(change):
+    kernel = Kernel()
+    for given in ({}, change):
+        told = {"x": torch.zeros(64), "eps": 0.1, "N": 64, "SQUASH": 1, "num_warps": 8} | given
+        launch(
+            kernel, 1, told["x"], told["eps"], told["N"], SQUASH=told["SQUASH"], BLOCK=16, num_warps=told["num_warps"]
+        )
+    assert [how for how, *_ in kernel.log] == ["searched", "searched"]

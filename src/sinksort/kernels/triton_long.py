@@ -18,6 +18,7 @@ from . import triton_long_few_chunks as chunks
 from . import triton_long_grid as grid
 from . import triton_long_solve as small
 from .asks import Answer, Ask
+from .triton_launch import launch
 from .triton_long_maths import CODES, moments
 
 FINAL = False
@@ -118,32 +119,23 @@ def _pull_by_grid(ask: Ask, phi: Tensor) -> Answer:
     G, tiles = _cut(R, n, _MOMENTS_BLOCK)
     GP = triton.next_power_of_2(G)
     stats = x.new_empty(R * G * 8, dtype=torch.float64)
-    moments[(R * G,)](
-        *of_x,
-        *of_a,
-        ask.y,
-        y_row,
-        K,
-        stats,
-        n,
-        tiles,
-        G,
-        SQUASH=code,
-        WEIGHTED=weighted,
-        RULE=True,
-        BLOCK=_MOMENTS_BLOCK,
-    )
+    launch(
+        moments, R * G, *of_x, *of_a, ask.y, y_row, K, stats, n, tiles, G,
+        SQUASH=code, WEIGHTED=weighted, RULE=True, BLOCK=_MOMENTS_BLOCK,
+    )  # fmt: skip
     # Both kernels see the same partial moments; masses are cut in as many chunks, of the same values.
     room = x.new_empty(R * G * 16 * HI, dtype=torch.float32)
     masses = x.new_empty(R * G * UP * (1 + weighted), dtype=torch.float32)
-    grid.spread[(R * G,)](
+    launch(
+        grid.spread, R * G,
         *of_x, *of_a, stats, room, masses, n, tiles * (_MOMENTS_BLOCK // _SPREAD_BLOCK), G,
         SQUASH=code, WEIGHTED=weighted, HI=HI, UP=UP, GP=GP, BLOCK=_SPREAD_BLOCK, num_warps=_SPREAD_WARPS,
     )  # fmt: skip
     state = x.new_empty(R, sizes.state, dtype=torch.float32)
     error = x.new_empty(R, dtype=torch.float32)
     scratch = x.new_empty(R * 3 * UP, dtype=torch.float32)
-    small.solve[(R,)](
+    launch(
+        small.solve, R,
         stats, masses, ask.y, y_row, ask.b, b_row, phi, _row_stride(phi), last, _row_stride(last), eps, eps_rows,
         state, error, scratch, G, _STEPS,
         K=K, KP=KP, CELLS=CELLS, UP=UP, BU=BU, GP=GP, GB=min(16, GP), SQUASH=code, WEIGHTED=weighted, EPS_ROWS=by_row,
@@ -151,9 +143,10 @@ def _pull_by_grid(ask: Ask, phi: Tensor) -> Answer:
     )  # fmt: skip
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     blocks = triton.cdiv(n, _READ_BLOCK)
-    grid.read[(R * blocks,)](
-        *of_x, state, sizes.state, out, n, blocks, KP=KP, CELLS=CELLS, SQUASH=code, BLOCK=_READ_BLOCK
-    )
+    launch(
+        grid.read, R * blocks,
+        *of_x, state, sizes.state, out, n, blocks, KP=KP, CELLS=CELLS, SQUASH=code, BLOCK=_READ_BLOCK,
+    )  # fmt: skip
     return Answer(out, state, error)
 
 
@@ -169,25 +162,29 @@ def _pull_back_by_grid(ask: Ask, phi: Tensor, state: Tensor, w: Tensor) -> Tenso
     GP = triton.next_power_of_2(G)
     room = x.new_empty(R * G * 16 * HI, dtype=torch.float32)
     masses = x.new_empty(R * G * UP, dtype=torch.float32)
-    grid.spread_cotangents[(R * G,)](
+    launch(
+        grid.spread_cotangents, R * G,
         *of_x, *of_w, state, sizes.state, room, masses, n, tiles * (_READ_BLOCK // _SPREAD_BLOCK), G,
         SQUASH=code, HI=HI, UP=UP, BLOCK=_SPREAD_BLOCK, num_warps=_SPREAD_WARPS,
     )  # fmt: skip
     scratch = x.new_empty(R * 2 * UP, dtype=torch.float32)
-    small.solve_backward[(R,)](
+    launch(
+        small.solve_backward, R,
         masses, ask.y, _row_stride(ask.y), ask.b, _row_stride(ask.b), phi, _row_stride(phi), eps, eps_rows, state,
         scratch, G, K=K, KP=KP, CELLS=CELLS, UP=UP, BU=BU, GB=min(16, GP), SQUASH=code, EPS_ROWS=by_row,
         num_warps=_SOLVE_WARPS,
     )  # fmt: skip
     sums = x.new_empty(R * G * 2, dtype=torch.float64)
     if code:
-        grid.sum_back[(R * G,)](
+        launch(
+            grid.sum_back, R * G,
             *of_x, *of_a, *of_w, state, scratch, sums, eps, eps_rows, n, tiles, G,
             KP=KP, CELLS=CELLS, UP=UP, SQUASH=code, WEIGHTED=weighted, EPS_ROWS=by_row, BLOCK=_READ_BLOCK,
         )  # fmt: skip
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     blocks = triton.cdiv(n, _READ_BLOCK)
-    grid.read_back[(R * blocks,)](
+    launch(
+        grid.read_back, R * blocks,
         *of_x, *of_a, *of_w, state, scratch, sums, eps, eps_rows, out, n, blocks, G,
         KP=KP, CELLS=CELLS, UP=UP, GP=GP, SQUASH=code, WEIGHTED=weighted, EPS_ROWS=by_row, BLOCK=_READ_BLOCK,
     )  # fmt: skip
@@ -210,7 +207,8 @@ def _few(ask: Ask, phi: Tensor | None) -> Answer:
     else:
         out = torch.empty_like(x, memory_format=torch.contiguous_format)
     if n <= _WHOLE:
-        few.whole[(R,)](
+        launch(
+            few.whole, R,
             *of_x, *of_a, *of_targets, *of_phi, eps, eps_rows, out, state, error, n, triton.cdiv(n, _FEW_BLOCK), _STEPS,
             K=K, KP=KP, SQUASH=code, WEIGHTED=weighted, EPS_ROWS=by_row, PUSH=push_, BLOCK=_FEW_BLOCK, num_warps=8,
         )  # fmt: skip
@@ -219,42 +217,36 @@ def _few(ask: Ask, phi: Tensor | None) -> Answer:
     G, tiles = _cut(R, n, _MOMENTS_BLOCK, _FEW_PROGRAMS)
     GP = triton.next_power_of_2(G)
     stats = x.new_empty(R * G * 8, dtype=torch.float64)
-    moments[(R * G,)](
-        *of_x,
-        *of_a,
-        *of_targets[:2],
-        K,
-        stats,
-        n,
-        tiles,
-        G,
-        SQUASH=code,
-        WEIGHTED=weighted,
-        RULE=False,
-        BLOCK=_MOMENTS_BLOCK,
-    )
+    launch(
+        moments, R * G, *of_x, *of_a, *of_targets[:2], K, stats, n, tiles, G,
+        SQUASH=code, WEIGHTED=weighted, RULE=False, BLOCK=_MOMENTS_BLOCK,
+    )  # fmt: skip
     rounds, lines = few.ROUNDS.value, (2 if K <= 2 else 4 if K == 3 else 8) * few.THRESHOLDS.value
     brackets = x.new_empty(rounds, R * 16, dtype=torch.float64)
     counts = x.new_empty(2, R * G * lines, dtype=torch.float64)
     for i in range(rounds):
-        chunks.narrow[(R * G,)](
+        launch(
+            chunks.narrow, R * G,
             *of_x, *of_a, stats, *of_targets[2:], brackets[i - 1], brackets[i], counts[1 - i % 2], counts[i % 2], n,
             tiles * (_MOMENTS_BLOCK // _COUNT_BLOCK), G, 16 * (i == 0),
             K=K, KP=KP, GP=GP, SQUASH=code, WEIGHTED=weighted, BLOCK=_COUNT_BLOCK, num_warps=8,
         )  # fmt: skip
     carry = x.new_empty(_PASSES + 1, R * chunks.CARRY.value, dtype=torch.float64)
-    chunks.begin[(R,)](
+    launch(
+        chunks.begin, R,
         stats, brackets[rounds - 1], counts[1 - rounds % 2], *of_targets, eps, eps_rows, carry, G,
         K=K, KP=KP, GP=GP, SQUASH=code, EPS_ROWS=by_row,
     )  # fmt: skip
     sums = x.new_empty(2, R * G * chunks.CHUNK.value, dtype=torch.float64)
     for i in range(_PASSES):
-        chunks.step[(R * G,)](
+        launch(
+            chunks.step, R * G,
             *of_x, *of_a, stats, *of_targets, eps, eps_rows, carry[i], carry[i + 1], sums[1 - i % 2], sums[i % 2], n,
             tiles * (_MOMENTS_BLOCK // _FEW_BLOCK), G, 16 * (i == 0), K=K, KP=KP, GP=GP, SQUASH=code, WEIGHTED=weighted,
             EPS_ROWS=by_row, PUSH=push_, BLOCK=_FEW_BLOCK, num_warps=8,
         )  # fmt: skip
-    chunks.end[(R if push_ else R * G,)](
+    launch(
+        chunks.end, R if push_ else R * G,
         *of_x, stats, *of_targets, *of_phi, eps, eps_rows, carry[_PASSES], sums[(_PASSES - 1) % 2], out, state, error,
         n, tiles * (_MOMENTS_BLOCK // _FEW_BLOCK), G,
         K=K, KP=KP, GP=GP, SQUASH=code, EPS_ROWS=by_row, PUSH=push_, BLOCK=_FEW_BLOCK, num_warps=8,
@@ -275,18 +267,21 @@ def _few_backward(ask: Ask, phi: Tensor, state: Tensor, w: Tensor | None) -> Ten
     code, weighted, push_ = CODES[ask.squash], ask.a is not None, w is None
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     if n <= _WHOLE:
-        few_back.whole_back[(R,)](
+        launch(
+            few_back.whole_back, R,
             *given, out, n, triton.cdiv(n, _FEW_BLOCK),
             K=K, KP=KP, SQUASH=code, WEIGHTED=weighted, EPS_ROWS=by_row, PUSH=push_, BLOCK=_FEW_BLOCK, num_warps=8,
         )  # fmt: skip
         return out
     G, tiles = _cut(R, n, _FEW_BLOCK, _FEW_PROGRAMS)
     sums = x.new_empty(R * G * few_back.BACK.value, dtype=torch.float64)
-    few_back.chunk_sums[(R * G,)](
+    launch(
+        few_back.chunk_sums, R * G,
         *given, sums, n, tiles, G,
         K=K, KP=KP, SQUASH=code, WEIGHTED=weighted, EPS_ROWS=by_row, PUSH=push_, BLOCK=_FEW_BLOCK, num_warps=8,
     )  # fmt: skip
-    few_back.chunk_write[(R * G,)](
+    launch(
+        few_back.chunk_write, R * G,
         *given, sums, out, n, tiles, G, K=K, KP=KP, GP=triton.next_power_of_2(G),
         SQUASH=code, WEIGHTED=weighted, EPS_ROWS=by_row, PUSH=push_, BLOCK=_FEW_BLOCK, num_warps=8,
     )  # fmt: skip

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from . import triton_short, triton_whole
 from .asks import Answer, Ask
+from .triton_launch import launch
 from .triton_parts import SQUASHES
 
 FINAL = True
@@ -74,7 +75,6 @@ class _Arguments:
     def __init__(self, ask: Ask, phi: Tensor | None) -> None:
         x, a, y, b = ask.x, ask.x if ask.a is None else ask.a, ask.y.contiguous(), ask.b.contiguous()
         levels = y if phi is None else phi.contiguous()  # not read when values are pushed
-        self.grid = (x.shape[0],)
         self.n, self.K, self.m = x.shape[1], y.shape[1], ask.m
         self.tensors = x, a, y, b, levels
         self.eps, self.eps_rows = (0.0, ask.eps) if isinstance(ask.eps, Tensor) else (float(ask.eps), y)
@@ -126,14 +126,16 @@ def _forward(ask: Ask, phi: Tensor | None) -> Answer:
         at = x.new_empty(R, 3 * n + K, dtype=torch.float32)
         last = each.tensors[2] if ask.last is None else ask.last.contiguous()
         at_once, warps = _short_sizes(n, K)
-        triton_short.forward[each.grid](
+        launch(
+            triton_short.forward, R,
             *each.tensors, last, each.eps_rows, at, out, state, error,
             each.eps, n, K, columns, *each.strides, _row_stride(last),
             **each.kind, RULE=each.rule and ask.last is not None, MENDED=each.wide, EXACT=n <= _EXACT,
             BLOCK_N=_power(n), BN=at_once, BK=_power(K), num_warps=warps,
         )  # fmt: skip
     at_once, warps = _whole_sizes(n, each.targets, each.wide)
-    triton_whole.forward[each.grid](
+    launch(
+        triton_whole.forward, R,
         *each.tensors, each.eps_rows, out, state, error,
         each.eps, n, K, each.targets, columns, *each.strides,
         **each.kind, GRID=each.rule, ALWAYS=not few, WIDE=each.wide, TA=0 if each.wide else 1,
@@ -150,13 +152,15 @@ def _backward(ask: Ask, phi: Tensor | None, state: Tensor, w: Tensor) -> Tensor:
     if K <= _FEW:
         at = x.new_empty(R, 3 * n + K, dtype=torch.float32)
         at_once, warps = _short_sizes(n, K)
-        triton_short.backward[each.grid](
+        launch(
+            triton_short.backward, R,
             *each.tensors, w, each.eps_rows, at, state, partial, grad,
             each.eps, n, K, state.shape[1], *each.strides, _row_stride(w), w.stride(1),
             **each.kind, BLOCK_N=_power(n), BN=at_once, BK=_power(K), num_warps=warps,
         )  # fmt: skip
     at_once, warps = _whole_sizes(n, each.targets, each.wide)
-    triton_whole.backward[each.grid](
+    launch(
+        triton_whole.backward, R,
         *each.tensors, w, each.eps_rows, state, partial, grad,
         each.eps, n, K, each.targets, state.shape[1], *each.strides, _row_stride(w), w.stride(1),
         **each.kind, GRID=each.rule, WIDE=each.wide, TA=0 if each.wide else 1,
