@@ -255,7 +255,7 @@ def playground():
 
 
 def ranks(playground):
-    return playground.page.plots.values.data["rank"]
+    return playground.page.wire.tables["values"]["rank"]
 
 
 def test_the_slider_sets_eps(playground):
@@ -263,7 +263,7 @@ def test_the_slider_sets_eps(playground):
     flush(playground.document)
     x = torch.tensor(DEFAULT.x, dtype=torch.float64)
     np.testing.assert_allclose(ranks(playground), sinksort.soft_rank(x, eps=0.1, solver=REFERENCE), atol=1e-9)
-    assert as_query(playground.page.link.data["query"][0])["eps"] == "0.1"
+    assert as_query(playground.page.wire.frame.now["query"])["eps"] == "0.1"
 
 
 def test_a_slider_is_not_corrected_while_it_moves(playground):
@@ -396,6 +396,60 @@ def test_pages_are_independent():
     assert other.state == DEFAULT
 
 
+# ---- what is sent
+
+
+def cut(sent, source, name):
+    """One column of a message, as the page cuts it out."""
+    at = 0
+    for owner, column, count, each in sent["columns"]:
+        if (owner, column) == (source, name):
+            return sent["numbers"][at : at + count * each]
+        at += count * each
+    raise KeyError(name)
+
+
+def patches(document):
+    """The changes of a document that a session would send, from now on."""
+    seen = []
+    document.on_change(seen.append)
+    return seen
+
+
+def test_a_touch_is_one_message(playground):
+    seen = patches(playground.document)
+    playground.page.eps.value = -1.0
+    flush(playground.document)
+    told = [event for event in seen if getattr(event, "model", None) is not playground.page.eps]
+    told = [event.attr for event in told if hasattr(event, "attr")]
+    assert told == ["now", "value"]  # all numbers, and that the preset is no longer what is shown
+    x = torch.tensor(DEFAULT.x, dtype=torch.float64)
+    sent = playground.page.wire.frame.now
+    np.testing.assert_allclose(cut(sent, "values", "rank"), sinksort.soft_rank(x, eps=0.1, solver=REFERENCE), atol=1e-9)
+    np.testing.assert_allclose(
+        cut(sent, "targets", "sorted"), sinksort.soft_sort(x, eps=0.1, solver=REFERENCE), atol=1e-9
+    )
+
+
+def test_what_the_page_has_is_not_sent_again(playground):
+    wire = playground.page.wire
+    playground.page.eps.value = -1.0
+    flush(playground.document)
+    sent = {source for source, *_ in wire.frame.now["columns"] + wire.frame.now["others"]}
+    assert sent == {"values", "targets", "written", "image", "heads", "arrows"}  # hard cells do not depend on eps
+    assert [span for span, *_ in wire.frame.now["spans"] if not span.startswith("gradient")] == []
+    playground.draw()
+    assert (wire.frame.now["columns"], wire.frame.now["spans"]) == ([], [])
+
+
+def test_a_page_begins_with_all_columns_and_ranges(playground):
+    plots, wire = playground.page.plots, playground.page.wire
+    for name, table in wire.tables.items():
+        held = plots.sources[name].data
+        assert {key: len(column) for key, column in held.items()} == {key: len(column) for key, column in table.items()}
+    assert (plots.matrix.x_range.start, plots.matrix.x_range.end) == (0.5, 5.5)
+
+
 # ---- the server
 
 
@@ -446,7 +500,8 @@ def test_a_session_answers_to_its_widgets(server):
         session.document.get_model_by_name("eps").value = -4.0
         session.force_roundtrip()  # the server has it, and draws at its next turn
         session.pull()
-        np.testing.assert_allclose(session.document.get_model_by_name("values").data["rank"], [3, 1, 2], atol=1e-6)
+        sent = session.document.get_model_by_name("frame").now
+        np.testing.assert_allclose(cut(sent, "values", "rank"), [3, 1, 2], atol=1e-6)
 
 
 def test_a_taken_port_is_told_in_one_line(server):

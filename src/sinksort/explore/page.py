@@ -7,7 +7,6 @@ from math import log10
 from bokeh.layouts import column, row
 from bokeh.models import (
     Button,
-    ColumnDataSource,
     CustomJS,
     CustomJSTickFormatter,
     Div,
@@ -18,12 +17,22 @@ from bokeh.models import (
     TextInput,
 )
 
-from .picture import Picture
+from .picture import Axis, Picture
 from .plots import Plots
 from .presets import PRESETS
-from .state import COSTS, EPS_RANGE, MOST, READS, SQUASHES, State, as_text
+from .state import COSTS, EPS_RANGE, MOST, READS, SQUASHES, State, as_text, to_query
+from .wire import Wire
 
 OWN = "Your own"  # what the list of presets says after a change
+FACTS = (
+    "eps",
+    "values, targets",
+    "a value is spread over",
+    "Newton steps",
+    "marginal error",
+    "converged",
+    "solved in",
+)
 
 TEMPLATE = """
 {% block title %}sinksort playground{% endblock %}
@@ -41,13 +50,35 @@ TEMPLATE = """
   dt { font-weight: 600; color: #1f2430; float: left; margin-right: 5px; }
   dd { margin: 0 0 4px; }
   main { padding: 4px 8px; min-width: 0; min-height: 0; display: flex; flex-direction: column; }
-  .plots { flex: 1; min-height: 0; display: flex; }
-  @media (max-width: 900px) {
-    .playground { display: block; height: auto; }
-    aside { border-right: 0; }
-    .plots { height: 1000px; }
+  #facts { display: flex; gap: 3px 20px; flex-wrap: wrap; margin: 5px 9px; color: #6b7280;
+    font-variant-numeric: tabular-nums; contain: content; }
+  #facts b { color: #1f2430; }
+  .above, .below { display: flex; min-height: 0; }
+  .above { flex: 1; }
+  .below { flex: 0 0 38%; }
+  .plot { flex: 1; min-width: 0; display: flex; }
+  #matrix { flex: 0 0 310px; }
+  #flow { touch-action: pan-y; }  /* a finger drags values sideways, and scrolls up and down */
+  @media (max-width: 900px) {  /* one below the other, the plan first and the slider next to it */
+    .playground { display: flex; flex-flow: row wrap; height: auto; }
+    aside, main, .above, .below { display: contents; }
+    header, #message, #facts, #controls, #words { box-sizing: border-box; width: 100%; order: 1; }
+    header p { display: none; }
+    #facts { margin: 6px 14px 0; gap: 1px 14px; font-size: 12px; }
+    .plot, #matrix { flex: 1 1 300px; height: 280px; padding: 0 6px; order: 4; }
+    #flow { flex: 0 0 100%; box-sizing: border-box; height: max(300px, 38vh); order: 2; }
+    #controls { padding: 4px 14px 8px; background: #f7f8fa; order: 3; }
+    #words { padding: 4px 14px 14px; order: 5; }
   }
 </style>
+<script>
+  // At each paint Bokeh writes the style sheet of every axis, grid and glyph anew and then asks for styles, so that the
+  // browser computes them all again, some hundred times. A sheet that says the same already is left alone.
+  const text = Object.getOwnPropertyDescriptor(Node.prototype, "textContent")
+  Object.defineProperty(HTMLStyleElement.prototype, "textContent", {
+    ...text, set(css) { if (css !== text.get.call(this)) text.set.call(this, css) },
+  })
+</script>
 {% endblock %}
 {% block contents %}
 <div class="playground">
@@ -57,8 +88,8 @@ TEMPLATE = """
   smoother its rank.</p>
 </header>
 <aside aria-label="What to sort, and how">
-  {{ embed(roots.controls) }}
-  <dl>
+  <div id="controls">{{ embed(roots.controls) }}</div>
+  <dl id="words">
     <dt>Arrows</dt><dd>as wide as the mass they move; a value that is dragged takes its arrows along</dd>
     <dt>Soft rank</dt><dd>of a value: the average place of the targets that it is sent to</dd>
     <dt>Soft sorted</dt><dd>at a target: the average of the values that it receives</dd>
@@ -67,34 +98,49 @@ TEMPLATE = """
   </dl>
 </aside>
 <main>
-  <div role="alert">{{ embed(roots.message) }}</div>
-  <div aria-live="polite">{{ embed(roots.numbers) }}</div>
-  <div class="plots">{{ embed(roots.plots) }}</div>
+  <div id="message" role="alert">{{ embed(roots.message) }}</div>
+  <div id="facts" aria-live="polite">FACTS</div>
+  <div class="above">
+    <div class="plot" id="flow">{{ embed(roots.flow) }}</div>
+    <div class="plot" id="matrix">{{ embed(roots.matrix) }}</div>
+  </div>
+  <div class="below">
+    <div class="plot">{{ embed(roots.ranks) }}</div>
+    <div class="plot">{{ embed(roots.sorted) }}</div>
+    <div class="plot">{{ embed(roots.gradient) }}</div>
+  </div>
 </main>
 </div>
 {% endblock %}
-"""
+""".replace("FACTS", "".join(f"<span>{name} <b></b></span>" for name in FACTS))
 
-_FOLLOW = """
-clearTimeout(window.sinksort_follow)  // browsers allow a few changes of the address a second
-window.sinksort_follow = setTimeout(() => history.replaceState(null, "", "?" + cb_obj.data.query[0]), 250)
-"""
 _COPY = """
 const label = button.label
 const say = (text) => { button.label = text; setTimeout(() => { button.label = label }, 1500) }
-navigator.clipboard.writeText(location.origin + location.pathname + "?" + link.data.query[0])
+navigator.clipboard.writeText(location.origin + location.pathname + "?" + frame.now.query)
   .then(() => say("Link copied"), () => say("Copy the address bar"))
 """
 _SAVE = """
-const view = Bokeh.index.find_one(plots)
-const {canvas} = view.export("png", true)
+const drawn = plots.map((plot) => Bokeh.index.find_one(plot)).map((view) => {
+  const {canvas} = view.export("png", true)
+  return {canvas, box: view.el.getBoundingClientRect()}
+})
+const left = Math.min(...drawn.map(({box}) => box.left)), right = Math.max(...drawn.map(({box}) => box.right))
+const tops = new Map()  // row below row, without what stands between them on a narrow page
+let height = 0
+for (const {box} of drawn.toSorted((one, other) => one.box.top - other.box.top))
+  if (!tops.has(box.top)) {
+    tops.set(box.top, height)
+    height += box.height
+  }
 const page = document.createElement("canvas")
-page.width = canvas.width
-page.height = canvas.height
+page.width = devicePixelRatio * (right - left)
+page.height = devicePixelRatio * height
 const ctx = page.getContext("2d")
 ctx.fillStyle = "#ffffff"
 ctx.fillRect(0, 0, page.width, page.height)
-ctx.drawImage(canvas, 0, 0)
+for (const {canvas, box} of drawn)
+  ctx.drawImage(canvas, devicePixelRatio * (box.left - left), devicePixelRatio * tops.get(box.top))
 const a = document.createElement("a")
 a.download = "sinksort.png"
 a.href = page.toDataURL("image/png")
@@ -122,9 +168,7 @@ class Page:
                 "margin": "2px",
             },
         )
-        self.numbers = Div(name="numbers", sizing_mode="stretch_width", styles={"margin": "2px 6px"})
-        self.link = ColumnDataSource(name="link", data={"query": [""]})
-        self.link.js_on_change("data", CustomJS(code=_FOLLOW))
+        self.wire = Wire(self.plots.sources, self.plots.ranges)
 
         wide = {"sizing_mode": "stretch_width", "margin": (3, 0, 3, 0)}
         self.preset = Select(title="Begin with", name="preset", options=[OWN, *PRESETS], **wide)
@@ -153,9 +197,9 @@ class Page:
         )
         self.squash = Select(title="Squash values into [0, 1]", name="squash", options=list(SQUASHES.items()), **wide)
         self.gradient = Select(title="Gradient of (or tap a value or target)", name="gradient_of", **wide)
-        drawn = self._plots()
+        drawn = [self.plots.flow, self.plots.matrix, self.plots.ranks, self.plots.sorted, self.plots.gradient]
         copy = Button(label="Copy link", name="copy", sizing_mode="stretch_width", margin=(8, 4, 3, 0))
-        copy.js_on_event("button_click", CustomJS(args={"link": self.link, "button": copy}, code=_COPY))
+        copy.js_on_event("button_click", CustomJS(args={"frame": self.wire.frame, "button": copy}, code=_COPY))
         save = Button(label="Save picture", name="save", sizing_mode="stretch_width", margin=(8, 0, 3, 4))
         save.js_on_event("button_click", CustomJS(args={"plots": drawn}, code=_SAVE))
         controls = column(
@@ -171,16 +215,7 @@ class Page:
             name="controls",
             sizing_mode="stretch_width",
         )
-        self.roots: list[LayoutDOM] = [controls, self.message, self.numbers, drawn]
-
-    def _plots(self) -> LayoutDOM:
-        plots = self.plots
-        above = row(plots.flow, plots.matrix, sizing_mode="stretch_both")
-        plots.matrix.sizing_mode = "stretch_height"
-        plots.matrix.width = 310
-        below = row(plots.ranks, plots.sorted, plots.gradient, sizing_mode="stretch_both")
-        below.styles = {"flex": "0 0 38%"}
-        return column(above, below, name="plots", sizing_mode="stretch_both")
+        self.roots: list[LayoutDOM] = [controls, self.message, *drawn]
 
     def show(self, state: State) -> None:
         """Every widget says what ``state`` is."""
@@ -205,18 +240,24 @@ class Page:
         self.message.text = text
         self.message.visible = bool(text)
 
-    def report(self, picture: Picture) -> None:
-        """The numbers behind the plan."""
-        row, spread = picture.row, picture.row.spread().mean()
-        facts = {
-            "eps": f"{row.eps:.3g}",
-            "values, targets": f"{len(row.x)}, {len(row.y)}",
-            "a value is spread over": f"{spread:.2f} ranks",
-            "Newton steps": str(row.iterations),
-            "marginal error": f"{row.marginal_error:.1e}",
-            "converged": "yes" if row.converged else "NO: a larger eps is easier",
-            "solved in": f"{1e3 * picture.seconds:.0f} ms",
-        }
-        self.numbers.text = "<div style='display:flex;gap:20px;flex-wrap:wrap'>" + "".join(
-            f"<span><span style='color:#6b7280'>{name}</span> <b>{value}</b></span>" for name, value in facts.items()
-        ) + "</div>"  # fmt: skip
+    def draw(self, picture: Picture, axis: Axis) -> None:
+        """All plots, the numbers above them and the address."""
+        plots = self.plots
+        self.wire.send(
+            plots.tables(picture, axis), plots.spans(picture, axis), _facts(picture), to_query(picture.state)
+        )
+        plots.label(picture)
+
+
+def _facts(picture: Picture) -> list[str]:
+    """The numbers behind the plan, in the order of ``FACTS``."""
+    row = picture.row
+    return [
+        f"{row.eps:.3g}",
+        f"{len(row.x)}, {len(row.y)}",
+        f"{row.spread().mean():.2f} ranks",
+        str(row.iterations),
+        f"{row.marginal_error:.1e}",
+        "yes" if row.converged else "NO: a larger eps is easier",
+        f"{1e3 * picture.seconds:.0f} ms",
+    ]

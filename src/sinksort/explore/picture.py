@@ -26,7 +26,7 @@ BAR = 0.035  # height of a bar
 ALL_MASS = 0.56  # width of all mass together, where the targets have width 1
 MOST_ARROWS = 4000  # beyond that a browser stutters; the widest are drawn
 ALPHA = 0.85  # of an arrow
-_TIP = 0.992  # where arrows end, and
+FOOT, TIP = SQUASHED + BAR + 0.008, 0.992  # where arrows begin and end, and the
 _HEAD = 0.05  # height of the head of one
 _THINNEST = 0.5  # pixels; what is thinner is drawn that thin and fainter, as a screen cannot do otherwise
 
@@ -180,31 +180,25 @@ def targets(picture: Picture) -> Columns:
 def arrows(picture: Picture, pixels: float) -> Columns:
     """Cubic curves from squashed values to targets, as wide as the mass; ``pixels`` is the width of one unit."""
     i, start, end, wide = _arrows(picture, pixels)
-    bottom = np.full(len(i), SQUASHED + BAR + 0.008)
-    top = np.where(_has_head(wide), _TIP - _HEAD, _TIP)
-    third = (top - bottom) / 3
     return {
         "x0": start,
         "x1": end,
-        "y0": bottom,
-        "cy0": bottom + third,
-        "cy1": top - third,
-        "y1": top,
+        "y1": np.where(_has_head(wide), TIP - _HEAD, TIP),
         "width": np.maximum(wide, _THINNEST),
         "alpha": ALPHA * np.minimum(1.0, wide / _THINNEST),
         "shade": shade(picture)[i],
     }
 
 
-def heads(picture: Picture, pixels: float) -> dict[str, object]:
+def heads(picture: Picture, pixels: float) -> Columns:
     """Triangles at the ends of those arrows that are wide enough to have one."""
     i, _, end, wide = _arrows(picture, pixels)
     seen = _has_head(wide)
     end, half = end[seen], 0.5 * wide[seen] / pixels
-    top = np.full((len(end), 1), _TIP)
+    top = np.full(len(end), TIP)
     return {
-        "xs": np.stack([end - half, end, end + half], 1).tolist(),
-        "ys": np.concatenate([top - _HEAD, top, top - _HEAD], 1).tolist(),
+        "xs": np.stack([end - half, end, end + half], 1),
+        "ys": np.stack([top - _HEAD, top, top - _HEAD], 1),
         "shade": shade(picture)[i[seen]],
     }
 

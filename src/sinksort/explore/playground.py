@@ -10,6 +10,7 @@ import html
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 from bokeh.document import Document
 from bokeh.events import Pan, PanEnd, PanStart, Tap
 from bokeh.models import CustomJS
@@ -23,7 +24,6 @@ from .state import (
     from_query,
     numbers,
     resized,
-    to_query,
     weights,
     with_targets,
     with_value,
@@ -49,6 +49,7 @@ class Playground:
             document.add_root(root)
         document.template = TEMPLATE
         document.title = "sinksort playground"
+        document.js_on_event("document_ready", self.page.wire.take)
         document.js_on_event("connection_lost", CustomJS(args={"message": self.page.message, "text": _GONE}, code=LOST))
         self.draw()
         self.page.say("<br>".join(html.escape(line) for line in said))
@@ -80,14 +81,12 @@ class Playground:
         except StateError as error:
             self.page.say(html.escape(str(error)))
             return
+        self.page.draw(picture, self.axis)  # first, as it is what is waited for
         self._showing = True
         try:
             self.page.show(self.state)
         finally:
             self._showing = False
-        self.page.report(picture)
-        self.page.link.data = {"query": [to_query(self.state)]}
-        self.page.plots.show(picture, self.axis)
 
     # ---- touches
 
@@ -138,7 +137,7 @@ class Playground:
         if value is not None:
             self.change(lambda state: replace(state, reads="rank", index=value), keep_axis=True)
         elif event.y is not None and event.x is not None and event.y > 0.93:
-            at = [abs(place - event.x) for place in self.page.plots.targets.data["place"]]
+            at = [abs(place - event.x) for place in self.page.wire.tables["targets"]["place"]]
             target = at.index(min(at))
             self.change(lambda state: replace(state, reads="sorted", index=target), keep_axis=True)
 
@@ -146,7 +145,7 @@ class Playground:
         """The value whose handle is nearest to a touch, if it is near."""
         if event.x is None or event.y is None or not -0.15 <= event.y <= 0.8 * SQUASHED:
             return None
-        away = [abs(place - event.x) for place in self.axis.place(self.page.plots.values.data["x"])]
+        away = [abs(place - event.x) for place in self.axis.place(np.array(self.state.x))]
         nearest = away.index(min(away))
         return nearest if away[nearest] <= _NEAR * (self.axis.right - self.axis.left) else None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from bokeh.core.properties import value
@@ -21,8 +22,9 @@ from matplotlib.colors import to_hex
 
 from ..plot.style import ACCENT, HAIRLINE, INK, MASS, MUTED, TARGET, shades
 from ..snapshot import Array
-from .picture import ALPHA, BAR, SQUASHED, Axis, Columns, Picture, arrows, hard_cells, heads, targets, values
+from .picture import ALPHA, BAR, FOOT, SQUASHED, TIP, Axis, Picture, arrows, hard_cells, heads, targets, values
 from .state import READS
+from .wire import Table
 
 _FONT = "system-ui, sans-serif"
 _VALUES, _MASSES = shades(256), [to_hex(MASS(k / 255)) for k in range(256)]
@@ -44,50 +46,58 @@ class Plots:
         self.width = 560.0  # of the plan's frame in pixels, until a browser says how wide it is
         small_to_large = LinearColorMapper(palette=_VALUES, low=0.0, high=1.0)
         self.colour = {"field": "shade", "transform": small_to_large}
-        self.values = ColumnDataSource(name="values")
-        self.targets = ColumnDataSource(name="targets")
-        self.arrows = ColumnDataSource(name="arrows")
-        self.heads = ColumnDataSource(name="heads")
-        self.hard_cells = ColumnDataSource(name="hard_cells")
-        self.image = ColumnDataSource(name="image")
-        self.written = ColumnDataSource(name="written")
+        names = ("values", "targets", "arrows", "heads", "hard_cells", "image", "written")
+        self.sources = {name: ColumnDataSource(name=name) for name in names}
+        self.values, self.targets = self.sources["values"], self.sources["targets"]
         self.flow, self.value_axis = self._flow()
         self.matrix = self._matrix()
         self.ranks = self._ranks()
         self.sorted = self._sorted()
         self.gradient = self._gradient()
+        self.ranges: dict[str, Range1d] = {"flow x": self.flow.x_range, "flow values": self.value_axis}
+        for plot in (self.matrix, self.ranks, self.sorted, self.gradient):
+            self.ranges |= {f"{plot.name} x": plot.x_range, f"{plot.name} y": plot.y_range}
 
-    def show(self, picture: Picture, axis: Axis) -> None:
-        """Draw ``picture``, with values where ``axis`` says."""
+    def tables(self, picture: Picture, axis: Axis) -> dict[str, Table]:
+        """The columns of every source, with values where ``axis`` says."""
         row = picture.row
         n, m = row.P.shape
         columns = values(picture, axis)
-        _put(self.values, columns)
-        _put(self.targets, targets(picture))
-        self.written.data = _written(picture, columns["place"])
-        self.flow.yaxis.ticker.ticks = [
-            at for at in _LEVELS if at not in (_RANKS, _SORTED) or at in self.written.data["height"]
-        ]
-        _set(self.flow.x_range, axis.left, axis.right)
-        _set(self.value_axis, *axis.ends)
-
-        self.image.data = {"image": [row.P], "x": [0.5], "y": [0.5], "dw": [m], "dh": [n]}
         cells = hard_cells(picture)
         cells["size"] = np.full(len(cells["value"]), np.clip(130 / max(n, m), 1.5, 7.0))
-        _put(self.hard_cells, cells)
-        _set(self.matrix.x_range, 0.5, m + 0.5)
-        _set(self.matrix.y_range, n + 0.5, 0.5)
+        return {
+            "values": columns,
+            "targets": targets(picture),
+            "written": _written(picture, columns["place"]),
+            "image": {"image": [row.P.astype(np.float32)], "x": [0.5], "y": [0.5], "dw": [m], "dh": [n]},
+            "hard_cells": cells,
+            "heads": heads(picture, self.pixels(axis)),
+            "arrows": arrows(picture, self.pixels(axis)),
+        }
 
-        _set(self.ranks.x_range, *axis.ends)
-        _set(self.ranks.y_range, *_around([1.0, n, *row.ranks, *row.hard_ranks]))
-        _set(self.sorted.x_range, *_around([1.0, m], above=0.08))
-        _set(self.sorted.y_range, *_around([*row.sorted, *row.hard_sorted]))
-        _set(self.gradient.x_range, *axis.ends)
-        _set(self.gradient.y_range, *_around([0.0, *picture.gradient, *picture.hard_gradient]))
+    def spans(self, picture: Picture, axis: Axis) -> dict[str, tuple[float, float]]:
+        """Both ends of every range."""
+        row = picture.row
+        n, m = row.P.shape
+        return {
+            "flow x": (axis.left, axis.right),
+            "flow values": axis.ends,
+            "matrix x": (0.5, m + 0.5),
+            "matrix y": (n + 0.5, 0.5),
+            "ranks x": axis.ends,
+            "ranks y": _around([1.0, n, *row.ranks, *row.hard_ranks]),
+            "sorted x": _around([1.0, m]),
+            "sorted y": _around([*row.sorted, *row.hard_sorted]),
+            "gradient x": axis.ends,
+            "gradient y": _around([0.0, *_coarse(picture.gradient), *picture.hard_gradient]),
+        }
+
+    def label(self, picture: Picture) -> None:
+        """Words that a change of numbers leaves alone: Bokeh sends them only where they differ."""
+        n, m = picture.row.P.shape
+        crowded = {height for height, count in ((_RANKS, n), (_SORTED, m)) if count > _WRITTEN}
+        self.flow.yaxis.ticker.ticks = [at for at in _LEVELS if at not in crowded]
         self.gradient.title.text = f"Gradient of {READS[picture.state.reads]} {picture.state.index + 1}"
-        # Last, as it is the largest: who waits for this has waited for all.
-        self.heads.data = heads(picture, self.pixels(axis))
-        self.arrows.data = arrows(picture, self.pixels(axis))
 
     def pixels(self, axis: Axis) -> float:
         """Of one unit of the axis of targets."""
@@ -96,26 +106,24 @@ class Plots:
     # ---- one method a plot
 
     def _flow(self) -> tuple[figure, Range1d]:
-        plot = _plot("Transport plan: values send mass to targets, arrows as wide as the mass", "flow")
+        plot = _plot("Transport plan: as wide as the mass", "flow")
         plot.y_range = Range1d(-0.15, 1.17)
         value_axis = Range1d(-1.0, 1.0)
         plot.extra_x_ranges = {"values": value_axis}
-        plot.xaxis.visible = False
-        below = LinearAxis(x_range_name="values", axis_label="value x")
-        plot.add_layout(below, "below")
-        _quiet(below)
+        (below,) = plot.below
+        below.x_range_name, below.axis_label = "values", "value x"
         plot.yaxis.ticker = FixedTicker(ticks=list(_LEVELS))
         plot.yaxis.major_label_overrides = _LEVELS
         plot.yaxis.axis_line_color = None
         plot.yaxis.major_tick_line_color = None
 
         plot.segment("place", 0.0, "squashed", SQUASHED, source=self.values, line_color=MUTED, line_width=1)
-        colour = self.colour
+        colour, third = self.colour, (TIP - FOOT) / 3
         plot.bezier(
-            "x0", "y0", "x1", "y1", "x0", "cy0", "x1", "cy1",
-            source=self.arrows, line_color=colour, line_width="width", line_alpha="alpha", line_cap="butt",
+            "x0", FOOT, "x1", "y1", "x0", FOOT + third, "x1", TIP - third,
+            source=self.sources["arrows"], line_color=colour, line_width="width", line_alpha="alpha", line_cap="butt",
         )  # fmt: skip
-        plot.patches("xs", "ys", source=self.heads, fill_color=colour, fill_alpha=ALPHA, line_color=None)
+        plot.patches("xs", "ys", source=self.sources["heads"], fill_color=colour, fill_alpha=ALPHA, line_color=None)
         plot.quad(
             left="left", right="right", bottom=SQUASHED, top=SQUASHED + BAR, source=self.values,
             fill_color=colour, line_color=None,
@@ -128,7 +136,7 @@ class Plots:
             "place", 0.0, source=self.values, size="handle", fill_color=colour, line_color=INK, line_width="ring"
         )
         plot.text(
-            "place", "height", text="text", source=self.written, text_align="center", text_baseline="middle",
+            "place", "height", text="text", source=self.sources["written"], text_align="center", text_baseline="middle",
             text_font=value(_FONT), text_font_size="12px", text_color=INK, text_font_style="bold",
         )  # fmt: skip
         about = [("value @number", "@x{0.0000}"), ("soft rank", "@rank{0.00}"), ("hard rank", "@hard_rank{0.00}")]
@@ -141,9 +149,9 @@ class Plots:
     def _matrix(self) -> figure:
         plot = _plot("Plan as a matrix (dots: hard sort)", "matrix", x="target j", y="value i")
         dark = LinearColorMapper(palette=_MASSES, low=0.0)
-        cells = plot.image("image", "x", "y", "dw", "dh", source=self.image, color_mapper=dark)
+        cells = plot.image("image", "x", "y", "dw", "dh", source=self.sources["image"], color_mapper=dark)
         plot.scatter(
-            "target", "value", source=self.hard_cells, marker="circle", size="size", fill_color=ACCENT,
+            "target", "value", source=self.sources["hard_cells"], marker="circle", size="size", fill_color=ACCENT,
             line_color="white", line_width=0.8,
         )  # fmt: skip
         plot.add_tools(
@@ -156,12 +164,12 @@ class Plots:
         return plot
 
     def _ranks(self) -> figure:
-        plot = _plot("Soft ranks beside hard ones", "ranks", x="value x", y="rank")
+        plot = _plot("Soft ranks (dots), hard ranks (squares)", "ranks", x="value x", y="rank")
         self._soft_and_hard(plot, self.values, "x", "rank", "hard_rank")
         return plot
 
     def _sorted(self) -> figure:
-        plot = _plot("Soft sorted values beside hard ones", "sorted", x="target j", y="value")
+        plot = _plot("Sorted values: soft (dots), hard (squares)", "sorted", x="target j", y="value")
         self._soft_and_hard(plot, self.targets, "number", "sorted", "hard_sorted")
         _whole(plot, "x")
         return plot
@@ -177,11 +185,8 @@ class Plots:
         fill = self.colour if source is self.values else TARGET
         plot.scatter(
             at, hard, source=source, marker="square", size="size", fill_color=None, line_color=INK, line_width=1.4,
-            legend_label="hard",
         )  # fmt: skip
-        dots = plot.scatter(
-            at, soft, source=source, size="dot", fill_color=fill, line_color=INK, line_width=0.6, legend_label="soft"
-        )
+        dots = plot.scatter(at, soft, source=source, size="dot", fill_color=fill, line_color=INK, line_width=0.6)
         shown = "value" if source is self.values else "target"
         about = [(f"{shown} @number", "@x{0.0000}" if source is self.values else "")]
         plot.add_tools(
@@ -189,10 +194,9 @@ class Plots:
                 renderers=[dots], tooltips=[*about, ("soft", f"@{soft}{{0.0000}}"), ("hard", f"@{hard}{{0.0000}}")]
             )
         )
-        _legend(plot)
 
 
-def _written(picture: Picture, places: Array) -> dict[str, object]:
+def _written(picture: Picture, places: Array) -> dict[str, list[Any]]:
     """Soft ranks below the values and soft sorted values above the targets, where there is room."""
     row = picture.row
     at: list[float] = []
@@ -244,8 +248,9 @@ def _plot(title: str, name: str, x: str = "", y: str = "") -> figure:
     plot.title.text_font = _FONT
     plot.title.text_font_size = "12.5px"
     plot.title.text_color = INK
-    plot.grid.grid_line_color = None if name in ("flow", "matrix") else HAIRLINE
-    plot.xgrid.grid_line_color = None
+    # What is not seen takes time all the same when it is painted: no grids but the lines behind numbers.
+    plot.ygrid.grid_line_color = HAIRLINE
+    plot.center = [] if name in ("flow", "matrix") else list(plot.ygrid)
     plot.xaxis.axis_label, plot.yaxis.axis_label = x, y
     for axis in plot.axis:
         _quiet(axis)
@@ -266,38 +271,24 @@ def _quiet(axis: LinearAxis) -> None:
     axis.axis_label_standoff = 2
 
 
-def _legend(plot: figure) -> None:
-    """In the line of the title, at its end."""
-    (legend,) = plot.legend
-    legend.orientation = "horizontal"
-    legend.location = "top_right"
-    legend.border_line_color = None
-    legend.background_fill_alpha = 0.7
-    legend.label_text_font = _FONT
-    legend.label_text_font_size = "11px"
-    legend.label_text_color = INK
-    legend.padding, legend.margin, legend.spacing, legend.glyph_width = 0, 2, 8, 16
-
-
 def _whole(plot: figure, which: str) -> None:
     """Ticks at whole numbers."""
     for axis in plot.axis if which == "both" else plot.xaxis:
         axis.ticker = BasicTicker(min_interval=1, num_minor_ticks=0)
 
 
-def _put(source: ColumnDataSource, columns: Columns) -> None:
-    """New columns, sent to the browser only if they are other than those it has."""
-    old = source.data
-    if old.keys() != columns.keys() or not all(np.array_equal(old[name], columns[name]) for name in columns):
-        source.data = columns
+def _coarse(numbers: Array) -> tuple[float, float]:
+    """Least and largest, rounded outwards so far that an axis seldom moves under the eye."""
+    size = float(np.abs(numbers).max())
+    if size == 0.0:
+        return 0.0, 0.0
+    power = 10.0 ** np.floor(np.log10(size))
+    step = power * next(digit for digit in (1, 2, 5, 10) if size <= digit * power * (1 + 1e-9)) / 4
+    return float(np.floor(numbers.min() / step) * step), float(np.ceil(numbers.max() / step) * step)
 
 
-def _set(span: Range1d, start: float, end: float) -> None:
-    span.update(start=float(start), end=float(end))
-
-
-def _around(numbers: Sequence[float], above: float = 0.25) -> tuple[float, float]:
-    """A range that holds the numbers, with room for a legend above them."""
+def _around(numbers: Sequence[float]) -> tuple[float, float]:
+    """A range that holds the numbers, with a little room."""
     low, high = float(min(numbers)), float(max(numbers))
     span = high - low if high - low > 1e-12 * max(1.0, abs(high)) else max(1.0, abs(high))
-    return low - 0.08 * span, high + above * span
+    return low - 0.08 * span, high + 0.08 * span
