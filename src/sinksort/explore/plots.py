@@ -10,6 +10,7 @@ from bokeh.core.properties import value
 from bokeh.models import (
     BasicTicker,
     ColumnDataSource,
+    CustomJS,
     FixedTicker,
     HoverTool,
     LinearAxis,
@@ -37,6 +38,13 @@ _LEVELS: dict[float | str, str] = {
     1.0 + BAR / 2: "targets",
     _SORTED: "soft sorted",
 }
+_HUSH = """
+const view = Bokeh.index.find_one(plot)
+for (const hover of plot.toolbar.tools) {
+  hover.active = cb_obj.event_name == "panend"
+  view.tool_views.get(hover)?._clear?.()
+}
+"""
 
 
 class Plots:
@@ -144,6 +152,10 @@ class Plots:
         about = [("target @number", "@place{0.00}"), ("soft sorted", "@sorted{0.0000}")]
         about += [("hard sorted", "@hard_sorted{0.0000}"), ("weight", "@weight{0.0000}")]
         plot.add_tools(HoverTool(renderers=[bars], tooltips=about))
+        # Who drags does not read: words that follow the hand hide what it does, and take longer than the plan.
+        hovers = CustomJS(args={"plot": plot}, code=_HUSH)
+        plot.js_on_event("panstart", hovers)
+        plot.js_on_event("panend", hovers)
         return plot, value_axis
 
     def _matrix(self) -> figure:

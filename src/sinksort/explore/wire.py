@@ -48,7 +48,7 @@ if (location.search != "?" + query)
 """
 
 
-class Frame(DataModel):
+class Frame(DataModel):  # type: ignore[misc]  # which has no types
     """What the page shows now."""
 
     now = Dict(String, Anything)
