@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import settings
 
 from .browsers import CHROMIUM
+from .compiled import compile_share
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 if not torch.cuda.is_available():
@@ -27,6 +29,13 @@ def pytest_report_header() -> str:
     return (
         f"browser: {CHROMIUM}" if CHROMIUM else "browser: no chromium found, test_explore_browser.py is not collected"
     )
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """No test begins before every worker has been here."""
+    worker: dict[str, Any] | None = getattr(session.config, "workerinput", None)
+    if worker and any(item.path.name.startswith("test_kernels_numba") for item in session.items):
+        compile_share(int(worker["workerid"].removeprefix("gw")), worker["workercount"])
 
 
 @pytest.fixture(scope="module")
