@@ -7,6 +7,7 @@ import re
 import socket
 import subprocess
 import sys
+import time
 import urllib.request
 from dataclasses import replace
 from urllib.parse import parse_qsl
@@ -242,11 +243,22 @@ def test_numbers_keep_apart_and_move_little():
 # ---- touches
 
 
-def flush(document):
+def turn(document):
     """What the server's loop does next."""
     for callback in list(document.session_callbacks):
         document.remove_next_tick_callback(callback)
         callback.callback()
+
+
+def taken(document):
+    """The page says that it has the last picture."""
+    frame = document.get_model_by_name("frame")
+    frame.seen = frame.now["count"]
+
+
+def flush(document):
+    turn(document)
+    taken(document)
 
 
 @pytest.fixture
@@ -419,7 +431,7 @@ def patches(document):
 def test_a_touch_is_one_message(playground):
     seen = patches(playground.document)
     playground.page.eps.value = -1.0
-    flush(playground.document)
+    turn(playground.document)
     told = [event for event in seen if getattr(event, "model", None) is not playground.page.eps]
     told = [event.attr for event in told if hasattr(event, "attr")]
     assert told == ["now", "value"]  # all numbers, and that the preset is no longer what is shown
@@ -429,6 +441,29 @@ def test_a_touch_is_one_message(playground):
     np.testing.assert_allclose(
         cut(sent, "targets", "sorted"), sinksort.soft_sort(x, eps=0.1, solver=REFERENCE), atol=1e-9
     )
+
+
+def test_a_hand_that_is_faster_than_the_page_leaves_no_queue(playground):
+    page, frame = playground.page, playground.page.wire.frame
+    for power in (-1.0, -0.9, -0.8, -0.7):
+        page.eps.value = power
+        turn(playground.document)
+    assert (frame.now["count"], frame.now["query"].split("eps=")[1]) == (1, "0.1")  # the first, as the page was free
+    taken(playground.document)
+    turn(playground.document)
+    assert (frame.now["count"], frame.now["query"].split("eps=")[1]) == (2, "0.1995")  # the last, and none between
+    taken(playground.document)
+    assert not playground.document.session_callbacks
+
+
+def test_a_page_that_lost_a_picture_gets_the_next(playground, monkeypatch):
+    playground.page.eps.value = -1.0
+    turn(playground.document)
+    later = time.monotonic() + 60
+    monkeypatch.setattr("sinksort.explore.wire.time.monotonic", lambda: later)
+    playground.page.eps.value = -0.5
+    turn(playground.document)
+    assert playground.page.wire.frame.now["query"].endswith("eps=0.3162")
 
 
 def test_what_the_page_has_is_not_sent_again(playground):

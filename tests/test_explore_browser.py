@@ -1,8 +1,13 @@
-"""The playground in a real browser: load, slide, drag, presets, bad URLs, two tabs, the keyboard, and the picture."""
+"""The playground in a real browser: load, slide, drag, presets, bad URLs, two tabs, the keyboard, the picture, a phone,
+and a server that goes away."""
 
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
+from contextlib import contextmanager
+from itertools import pairwise
 from urllib.parse import parse_qsl, urlsplit
 
 import numpy as np
@@ -15,7 +20,7 @@ from sinksort.explore.state import DEFAULT, from_query, to_query
 
 from .browsers import ARGUMENTS, CHROMIUM
 
-LAPTOP = {"width": 1280, "height": 800}
+LAPTOP, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
 
 #: Where on the screen the handle of value i is, and the place p of the targets' axis beside it.
 PLACES = """
@@ -207,3 +212,84 @@ def test_everything_is_reached_by_the_tab_key(context):
     wanted |= {"Weights b of the targets", "Targets m", "Cost of moving by a distance", "Squash values into [0, 1]"}
     wanted |= {"Gradient of (or tap a value or target)", "Copy link", "Save picture"}
     assert wanted - reached == set()
+
+
+def boxes(page):
+    """Left, top, right and bottom of each plot, on the page."""
+    return page.evaluate(
+        """() => Object.fromEntries(["flow", "matrix", "ranks", "sorted", "gradient"].map((name) => {
+          const view = Bokeh.index.find_one(Bokeh.documents[0].get_model_by_name(name))
+          const {left, top, right, bottom} = view.el.getBoundingClientRect()
+          return [name, [left, top + scrollY, right, bottom + scrollY]]
+        }))"""
+    )
+
+
+@pytest.fixture
+def phone(browser, server):
+    made = browser.new_context(
+        viewport=PHONE, has_touch=True, is_mobile=True, base_url=f"http://127.0.0.1:{server.port}"
+    )
+    made.set_default_timeout(60_000)
+    yield made
+    made.close()
+
+
+def test_on_a_phone_the_plan_and_the_slider_are_seen_together(phone):
+    page = opened(phone)
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    placed = boxes(page)
+    for left, top, right, bottom in placed.values():
+        assert left >= 0
+        assert right <= PHONE["width"]
+        assert right - left > 250
+        assert bottom - top > 200
+    ordered = sorted(placed.values(), key=lambda box: box[1])
+    assert all(above[3] <= below[1] + 1 for above, below in pairwise(ordered))  # none hides another
+    slider = page.get_by_role("slider").bounding_box()
+    assert placed["flow"][3] <= slider["y"] < PHONE["height"]
+    assert page.wrong == []
+
+
+def test_a_finger_drags_a_value(phone):
+    page = opened(phone)
+    x, y, to = page.evaluate(PLACES, [2, 0.9])
+    fingers = phone.new_cdp_session(page)
+    fingers.send("Input.dispatchTouchEvent", {"type": "touchStart", "touchPoints": [{"x": x, "y": y}]})
+    for k in range(1, 13):
+        at = {"x": x + (to - x) * k / 12, "y": y}
+        fingers.send("Input.dispatchTouchEvent", {"type": "touchMove", "touchPoints": [at]})
+    fingers.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+    page.wait_for_function(f"({RANKS})()[2] > ({RANKS})()[1]")  # what was the second smallest has overtaken 4
+    assert page.wrong == []
+
+
+@contextmanager
+def started(port):
+    """``sinksort explore`` in a process of its own."""
+    command = [sys.executable, "-m", "sinksort.paper", "explore", "--no-browser", "--port", str(port)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process.stdout.readline().split(" at ")[1].split()[0]
+        finally:
+            process.terminate()
+
+
+def test_a_page_says_when_the_playground_has_been_stopped(browser):
+    context = browser.new_context(viewport=LAPTOP)
+    context.set_default_timeout(60_000)
+    with started(0) as address:
+        context.new_page().goto(address + "?x=3,1,2")
+        (page,) = context.pages
+        page.wait_for_function("() => window.Bokeh && Bokeh.documents.length && Bokeh.documents[0].is_idle")
+        said = page.get_by_text("The playground has been stopped. Start it again with sinksort explore")
+        assert not said.is_visible()
+    said.wait_for()
+    assert page.get_by_text("connection was lost").count() == 0  # said once, in our words
+    with started(urlsplit(address).port):
+        said.wait_for(state="hidden")  # the page looks for it, and loads itself again
+        page.wait_for_function("() => window.Bokeh && Bokeh.documents.length && Bokeh.documents[0].is_idle")
+        page.get_by_role("slider").focus()
+        page.keyboard.press("ArrowRight")
+        assert wait_for_address(page, "get('eps') == '0.01047'").x == (3.0, 1.0, 2.0)
+    context.close()

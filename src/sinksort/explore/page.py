@@ -149,6 +149,10 @@ a.click()
 LOST = """
 message.text = text
 message.visible = true
+// Its session is gone, but the address says what was shown.
+const look = () => fetch("/static/js/bokeh.min.js", {method: "HEAD"}).then(() => location.reload(), wait)
+const wait = () => setTimeout(look, 2000)
+wait()
 """
 
 

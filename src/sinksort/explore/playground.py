@@ -1,7 +1,7 @@
 """What happens when somebody touches the page: a new state, and then all that follows from it.
 
-A touch changes the state at once and asks for a drawing; one drawing serves all touches that came before it, so that
-a fast hand is never followed by a queue.
+A touch changes the state at once and asks for a drawing, which is made when the page has taken in the last one; it
+serves all touches that came before it, so that a fast hand is never followed by a queue.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .state import (
 )
 
 _NEAR = 0.035  # of the width of the plot: who touches within takes hold
-_GONE = "The playground has been stopped. Start it again with <code>sinksort explore</code>, then reload this page."
+_GONE = "The playground has been stopped. Start it again with <code>sinksort explore</code>, and this page goes on."
 
 
 class Playground:
@@ -42,13 +42,15 @@ class Playground:
         self.state, said = from_query(query)
         self.axis: Axis = axis_for(self.state)
         self._held: int | None = None  # the value that is being dragged
-        self._asked = False  # whether a drawing is on its way
+        self._stale = False  # whether the state has changed since the last drawing
+        self._asked = False  # whether the next drawing is about to be made
         self._showing = False  # whether widgets change because of us
         self._listen()
         for root in self.page.roots:
             document.add_root(root)
         document.template = TEMPLATE
         document.title = "sinksort playground"
+        document.config.update(reconnect_session=False, notify_connection_status=False)  # the page sees to that
         document.js_on_event("document_ready", self.page.wire.take)
         document.js_on_event("connection_lost", CustomJS(args={"message": self.page.message, "text": _GONE}, code=LOST))
         self.draw()
@@ -69,13 +71,17 @@ class Playground:
         self._ask()
 
     def _ask(self) -> None:
-        if not self._asked:
+        self._stale = True
+        self._draw_soon()
+
+    def _draw_soon(self) -> None:
+        if self._stale and not self._asked and not self.page.wire.busy:
             self._asked = True
             self.document.add_next_tick_callback(self.draw)
 
     def draw(self) -> None:
         """Everything follows the state."""
-        self._asked = False
+        self._asked = self._stale = False
         try:
             picture = solve(self.state)
         except StateError as error:
@@ -107,6 +113,7 @@ class Playground:
         flow.on_event(PanEnd, self._let_go)
         flow.on_event(Tap, self._choose)
         flow.on_change("inner_width", self._resize)
+        page.wire.on_taken(self._draw_soon)
 
     def _on(self, widget: object, make: Callable[..., State]) -> None:
         def changed(_name: str, _old: object, new: object) -> None:
