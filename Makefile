@@ -4,6 +4,8 @@
 # and two for the documentation:
 #   make docs    environment, then the site into site/
 #   make serve   the site on a local port, built again at each change
+# and one for the playground (its tests are part of make test wherever Chromium is installed):
+#   make browser-test   environment, then the playground's page in a real Chromium
 # The environment is .venv, made once and again only when pyproject.toml or constraints.txt change.
 
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.10 python; do \
@@ -11,10 +13,10 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.10 p
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help test lint types suite demo docs serve format clean
+.PHONY: help test lint types suite browser-test demo docs serve format clean
 
 help:
-	@sed -n '2,6s/^#   make/make/p' Makefile
+	@sed -n '2,8s/^#   make/make/p' Makefile
 
 test: lint types suite
 
@@ -29,6 +31,12 @@ types: $(READY)
 # would go into mapping memory.
 suite: $(READY)
 	THP_MEM_ALLOC_ENABLE=1 OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest
+
+# Without a Chromium there is nothing to collect, and pytest would say no more than that.
+browser-test: $(READY)
+	@$(BIN)/python -c 'import sys; from tests.browsers import CHROMIUM, NAMES; sys.exit(CHROMIUM is None and \
+		"none of these browsers is installed: " + ", ".join(NAMES) + " (Debian: apt-get install chromium)")'
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 tests/test_explore_browser.py
 
 demo: $(READY)
 	@$(BIN)/python -m sinksort.paper demo --out out
