@@ -184,7 +184,7 @@ def test_markdown_and_html_of_a_section():
     shown = page("Title", "intro", [section])
     assert "<h2>A &amp; B</h2>" in shown
     assert "say <strong>this</strong> in <code>code</code>, 1 &lt; 2" in shown
-    assert "<td>a</td><td><strong>1</strong></td>" in shown
+    assert '<td class="words">a</td><td><strong>1</strong></td>' in shown
 
 
 def test_the_report_is_one_page_that_needs_no_other_file(tmp_path):

@@ -15,16 +15,24 @@ from .style import look
 
 _STYLE = """
 :root { --ink: #1f2430; --muted: #6b7280; --line: #d5d9e0; --soft: #f6f7f9 }
-body { font: 15px/1.55 system-ui, sans-serif; color: var(--ink); max-width: 62rem }
-body { margin: 2.5rem auto; padding: 0 1.2rem }
-h1 { font-size: 1.7rem; margin-bottom: .2rem } h2 { margin-top: 2.8rem; border-bottom: 1px solid var(--line) }
-table { border-collapse: collapse; margin: 1rem 0 1.6rem; font-variant-numeric: tabular-nums; font-size: 13.5px }
-caption { text-align: left; font-weight: 600; padding: .3rem 0 }
+body { font: 15px/1.55 system-ui, sans-serif; color: var(--ink); max-width: 70rem }
+body { margin: 2.5rem auto; padding: 0 1.2rem } p { max-width: 52rem }
+h1 { font-size: 1.7rem; line-height: 1.3; margin-bottom: .2rem }
+h2 { margin-top: 2.8rem; border-bottom: 1px solid var(--line) }
+figure { margin: 1rem 0 1.6rem } figcaption { font-weight: 600; padding: .3rem 0 }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 13.5px }
 th, td { padding: .22rem .7rem; text-align: right; white-space: nowrap } th { border-bottom: 1.5px solid var(--ink) }
-th:first-child, td:first-child { text-align: left; padding-left: 0 }
-tbody tr:nth-child(even) { background: var(--soft) }
+.words { text-align: left } tr > :first-child { padding-left: 0; position: sticky; left: 0; background: #fff }
+tbody tr:nth-child(even), tbody tr:nth-child(even) > :first-child { background: var(--soft) }
 img { max-width: 100%; height: auto; margin: .6rem 0 } .scroll { overflow-x: auto } code { background: var(--soft) }
+@media (max-width: 700px) {
+  body { margin: 1.2rem auto; padding: 0 .8rem } h1 { font-size: 1.35rem } h2 { font-size: 1.2rem; margin-top: 2rem }
+  th, td { padding: .2rem .45rem } table { font-size: 12.5px }
+  tr > :first-child { white-space: normal; min-width: 5rem }
+  img.wide { max-width: none; width: 46rem }  /* to be read by moving it sideways, as tables are */
+}
 """
+_WIDE = 1.8  # width over height of a picture whose panels stand side by side
 
 
 @dataclass(frozen=True)
@@ -83,7 +91,11 @@ def page(title: str, intro: str, sections: Sequence[Section]) -> str:
         body += [f"<p>{_inline(paragraph)}</p>" for paragraph in section.text]
         for name, figure in section.pictures.items():
             data = base64.b64encode(as_png(figure)).decode()
-            body.append(f'<img alt="{html.escape(name)}" src="data:image/png;base64,{data}">')
+            wide, tall = figure.get_size_inches()
+            shape = ' class="wide"' if wide > _WIDE * tall else ""
+            body.append(
+                f'<div class="scroll"><img{shape} alt="{html.escape(name)}" src="data:image/png;base64,{data}"></div>'
+            )
         body += [_html_table(table) for table in section.tables]
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>'
@@ -94,12 +106,27 @@ def page(title: str, intro: str, sections: Sequence[Section]) -> str:
 
 
 def _html_table(table: TableOf) -> str:
-    head = "".join(f"<th>{_inline(cell)}</th>" for cell in table.head)
-    rows = "".join("<tr>" + "".join(f"<td>{_inline(cell)}</td>" for cell in row) + "</tr>\n" for row in table.rows)
-    return (
-        f'<div class="scroll"><table><caption>{_inline(table.caption)}</caption>'
-        f"<thead><tr>{head}</tr></thead>\n<tbody>{rows}</tbody></table></div>"
+    """Words to the left and numbers to the right; a caption stays where it is when a wide table is moved sideways."""
+    columns = zip(*table.rows, strict=True) if table.rows else ([] for _ in table.head)
+    kinds = [' class="words"' if k == 0 or any(map(_is_text, column)) else "" for k, column in enumerate(columns)]
+    head = "".join(f"<th{kind}>{_inline(cell)}</th>" for kind, cell in zip(kinds, table.head, strict=True))
+    rows = "".join(
+        "<tr>" + "".join(f"<td{kind}>{_inline(cell)}</td>" for kind, cell in zip(kinds, row, strict=True)) + "</tr>\n"
+        for row in table.rows
     )
+    return (
+        f'<figure><figcaption>{_inline(table.caption)}</figcaption><div class="scroll"><table>'
+        f"<thead><tr>{head}</tr></thead>\n<tbody>{rows}</tbody></table></div></figure>"
+    )
+
+
+def _is_text(cell: str) -> bool:
+    """Whether a cell begins with a word rather than with a number.
+
+    >>> [_is_text(cell) for cell in ("eps > 0", "0/1 loss, k = 1", "**0.304 ± 0.004**", "0.44 / **0.35**", "")]
+    [True, True, False, False, False]
+    """
+    return re.search(r"[A-Za-z]{2}", cell) is not None
 
 
 def _inline(text: str) -> str:
