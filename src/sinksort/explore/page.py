@@ -27,7 +27,7 @@ OWN = "Your own"  # what the list of presets says after a change
 FACTS = (
     "eps",
     "values, targets",
-    "a value is spread over",
+    "spread over",
     "Newton steps",
     "marginal error",
     "converged",
@@ -50,7 +50,7 @@ TEMPLATE = """
   dt { font-weight: 600; color: #1f2430; float: left; margin-right: 5px; }
   dd { margin: 0 0 4px; }
   main { padding: 4px 8px; min-width: 0; min-height: 0; display: flex; flex-direction: column; }
-  #facts { display: flex; gap: 3px 20px; flex-wrap: wrap; margin: 5px 9px; color: #6b7280;
+  #facts { display: flex; gap: 3px 18px; flex-wrap: wrap; margin: 5px 9px; color: #6b7280;
     font-variant-numeric: tabular-nums; contain: content; }
   #facts b { color: #1f2430; }
   .above, .below { display: flex; min-height: 0; }
@@ -94,6 +94,7 @@ TEMPLATE = """
     <dt>Soft rank</dt><dd>of a value: the average place of the targets that it is sent to</dd>
     <dt>Soft sorted</dt><dd>at a target: the average of the values that it receives</dd>
     <dt>Gradient</dt><dd>how that number answers when a value moves; hard ranks do not</dd>
+    <dt>Spread</dt><dd>over how many ranks the plan shares out a value</dd>
     <dt>Marginal error</dt><dd>how much mass is not where it should be</dd>
   </dl>
 </aside>

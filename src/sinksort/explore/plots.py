@@ -114,7 +114,7 @@ class Plots:
     # ---- one method a plot
 
     def _flow(self) -> tuple[figure, Range1d]:
-        plot = _plot("Transport plan: as wide as the mass", "flow")
+        plot = _plot("Transport plan: width is mass", "flow")
         plot.y_range = Range1d(-0.15, 1.17)
         value_axis = Range1d(-1.0, 1.0)
         plot.extra_x_ranges = {"values": value_axis}
@@ -176,12 +176,12 @@ class Plots:
         return plot
 
     def _ranks(self) -> figure:
-        plot = _plot("Soft ranks (dots), hard ranks (squares)", "ranks", x="value x", y="rank")
+        plot = _plot("Ranks: soft (dots), hard (squares)", "ranks", x="value x", y="rank")
         self._soft_and_hard(plot, self.values, "x", "rank", "hard_rank")
         return plot
 
     def _sorted(self) -> figure:
-        plot = _plot("Sorted values: soft (dots), hard (squares)", "sorted", x="target j", y="value")
+        plot = _plot("Sorted: soft (dots), hard (squares)", "sorted", x="target j", y="value")
         self._soft_and_hard(plot, self.targets, "number", "sorted", "hard_sorted")
         _whole(plot, "x")
         return plot

@@ -14,7 +14,9 @@ from bokeh.application.handlers import FunctionHandler
 from bokeh.document import Document
 from bokeh.server.server import Server
 
+from .picture import solve
 from .playground import Playground
+from .state import DEFAULT
 
 HOST = "127.0.0.1"
 PORT = 5006
@@ -49,6 +51,7 @@ def explore(port: int, open_browser: bool, say: Callable[[str], None]) -> None:
     """Serve until interrupted."""
     logging.getLogger("bokeh").setLevel(logging.ERROR)  # its news are not for who plays
     server = make_server(port)
+    solve(DEFAULT)  # what is loaded and compiled at a first call is not for who opens the page to wait for
     server.start()
     address = f"http://{HOST}:{server.port}/"
     say(address)
