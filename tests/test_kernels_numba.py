@@ -130,6 +130,24 @@ def test_what_a_rule_gets_wrong_is_admitted(kind: str) -> None:
         assert ((answer.error > ACCEPTED) | (off <= 1e-5)).all()
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_of_which_a_rule_is_not_enough_get_all_their_targets(kind: str) -> None:
+    """Rows of one batch, some fine and some not; each has its own weights, eps and direction of ranks."""
+    n, K = 100, 24
+    x = torch.cat([inputs("normal", 3, n), inputs(kind, 3, n, 1)])[[0, 3, 1, 4, 5, 2]]
+    w, a = torch.randn(6, n, generator=torch.Generator().manual_seed(5)), some_weights(6, n)
+    for eps in (1e-2, torch.tensor([1.0, 1.0, 1e-2, 1e-1, 1e-3, 1.0])):
+        ask, phi = rank_ask(x, eps, a, K)
+        levels = torch.cat([phi, n + 1 - phi]).repeat(3, 1)  # rows from above, and from below
+        answer = numba_rows.pull(ask, levels)
+        grad = numba_rows.pull_backward(ask, levels, answer.state, w)
+        assert (answer.error <= ACCEPTED).all()
+        up = torch.tensor([1.0, -1.0]).repeat(3).unsqueeze(-1)
+        true, true_grad = true_ranks(x, up * w, eps if isinstance(eps, float) else eps.double(), a)
+        true = torch.where(up > 0, true, n + 1 - true)
+        assert_right(answer.out, grad, true, true_grad, n, natural(x, a))
+
+
 @pytest.mark.parametrize("n", [1, 2, 15, 60, 513])
 @pytest.mark.parametrize("kind", ["normal", "heavy tails", "ties", "constant", "outlier", "3 clusters", "huge"])
 def test_quantiles(kind: str, n: int) -> None:
@@ -328,6 +346,22 @@ def test_says_what_it_cannot_do() -> None:
     assert "40000" in numba_rows.unable(Ask(torch.zeros(1, 40_000), None, y, b, 1e-2, "sigmoid"))
     many = torch.zeros(1, 2000)
     assert "2000" in numba_rows.unable(Ask(torch.zeros(2, 9), None, many, many, 1e-2, "sigmoid"))
+
+
+def test_a_change_in_another_file_is_noticed(tmp_path: Path) -> None:
+    """What is kept of a compiled function contains those it calls."""
+    compile_ = Path(numba_rows.__file__).with_name("numba_compile.py").read_text()
+    (tmp_path / "numba_compile.py").write_text(compile_)
+    outer = (
+        "from numba_compile import exact\nfrom numba_inner import inner\n\n@exact\ndef outer(x):\n    return inner(x)\n"
+    )
+    (tmp_path / "numba_outer.py").write_text(outer)
+    for factor in (2, 3):
+        inner = f"from numba_compile import exact\n\n@exact\ndef inner(x):\n    return {factor} * x\n"
+        (tmp_path / "numba_inner.py").write_text(inner)
+        program = "import numba_outer; print(numba_outer.outer(5))"
+        said = subprocess.run([sys.executable, "-B", "-c", program], cwd=tmp_path, check=True, capture_output=True)
+        assert int(said.stdout) == 5 * factor
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork on this system")

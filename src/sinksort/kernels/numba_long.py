@@ -19,7 +19,6 @@ from . import numba_long_grid as grid
 from .asks import Answer, Ask
 from .numba_long_blocks import ARCTAN, BFLOAT16, FLOAT16, FLOAT32, IDENTITY, SIGMOID, Array, Rows
 from .numba_long_solve import DONE, SEARCH
-from .numba_long_tasks import run
 from .numba_long_values import (
     CELLS,
     GRID_ERROR,
@@ -33,6 +32,7 @@ from .numba_long_values import (
     finish,
     survey,
 )
+from .numba_tasks import run
 
 FINAL = False
 

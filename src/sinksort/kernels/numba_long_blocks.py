@@ -7,50 +7,17 @@ it cannot inline, and sums that may be reordered (``summing``), but exact arithm
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
+from .numba_compile import exact
+
 BLOCK = 512
-
-_F = TypeVar("_F", bound=Callable[..., Any])
-
-
-#: Compiled code contains the functions it calls and the constants it uses, wherever they are defined, while Numba
-#: looks for changes only in the file of the function itself. So whatever is kept on disk is kept for these sources.
-_SOURCES = hashlib.sha256(
-    b"".join(f.read_bytes() for f in sorted(Path(__file__).parent.glob("numba_long*.py")))
-).hexdigest()
-
-
-def compiled(*may: str) -> Callable[[_F], _F]:
-    """A decorator: compile, with these liberties in floating-point arithmetic.
-
-    Divisions by zero give inf or NaN as in NumPy: a check for them would keep loops from becoming vector code.
-    """
-    options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": set(may)}
-
-    def decorate(function: _F) -> _F:
-        try:
-            dispatcher: Any = njit(cache=True, **options)(function)
-            kept = dispatcher._cache._cache_file
-            kept._source_stamp = f"{kept._source_stamp} {_SOURCES}"
-        except (AttributeError, RuntimeError):  # another Numba, or nowhere to keep anything: compile every time
-            dispatcher = njit(**options)(function)
-        return cast("_F", dispatcher)
-
-    return decorate
-
-
-exact = compiled("contract")
-summing = compiled("contract", "reassoc", "nsz", "arcp")
 
 FLOAT32, BFLOAT16, FLOAT16 = 0, 1, 2
 SIGMOID, ARCTAN, IDENTITY = 0, 1, 2

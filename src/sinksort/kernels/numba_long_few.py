@@ -11,7 +11,8 @@ import math
 
 import numpy as np
 
-from .numba_long_blocks import BLOCK, Array, Rows, exact, load, load_weights, store, summing, task_of
+from .numba_compile import exact, summing
+from .numba_long_blocks import BLOCK, Array, Rows, load, load_weights, store, task_of
 from .numba_long_solve import (
     DECREMENT,
     DONE,

@@ -19,7 +19,8 @@ import math
 
 import numpy as np
 
-from .numba_long_blocks import exact, exp, summing
+from .numba_compile import exact, summing
+from .numba_long_blocks import exp
 
 #: n times the decrement at which the last step is taken; what remains after it is of the order of this.
 NEAR = 1e-8

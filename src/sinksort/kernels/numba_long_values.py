@@ -11,6 +11,7 @@ import math
 
 import numpy as np
 
+from .numba_compile import compiled, exact, summing
 from .numba_long_blocks import (
     ARCTAN,
     BLOCK,
@@ -19,13 +20,10 @@ from .numba_long_blocks import (
     Array,
     Rows,
     arctan,
-    compiled,
-    exact,
     exp,
     load,
     load_weights,
     store,
-    summing,
     task_of,
 )
 

@@ -1,4 +1,4 @@
-"""What Numba kernels share: exponentials of vectors, standardising and squashing of a row, and threads.
+"""What Numba kernels share: exponentials of vectors, standardising and squashing of a row.
 
 A row is worked on in scratch arrays whose length is a multiple of 16 lanes: ``xs`` (float32) its values, ``aw``
 (float32) their weights, ``at`` (float64) the places x~. Beyond the row, xs is infinite and aw zero, so that nothing
@@ -9,16 +9,13 @@ need more digits than float32 has.
 from __future__ import annotations
 
 import math
-import os
-import threading
 from typing import Any
 
-import numba
 import numpy as np
-import torch
 from numba import njit
 from numpy.typing import NDArray
 
+from .numba_compile import exact
 from .numba_simd import (
     choose,
     highest,
@@ -115,7 +112,7 @@ def size_of(a: Any) -> Any:
     return choose(a > 0.0, a, splat(0.0) - a)
 
 
-@njit(nogil=True, cache=True)
+@exact
 def row_into(x: F32, first: int, n: int, xs: F32) -> bool:
     """Copies a row into ``xs``, infinity behind it. False if it holds NaN."""
     nan = 0
@@ -127,7 +124,7 @@ def row_into(x: F32, first: int, n: int, xs: F32) -> bool:
     return nan == 0
 
 
-@njit(nogil=True, cache=True)
+@exact
 def places(xs: F32, aw: F32, squash: int, low: float, high: float, at: F64) -> tuple[float, float, float, bool]:
     """X~ of a row without NaN into ``at``; returns (mean, scale, weight, spread) for ``places_backward``.
 
@@ -187,7 +184,7 @@ def places(xs: F32, aw: F32, squash: int, low: float, high: float, at: F64) -> t
     return mean, scale, all_weight, spread
 
 
-@njit(nogil=True, cache=True)
+@exact
 def places_backward(
     xs: F32, aw: F32, at: F64, squash: int, mean: float, scale: float, weight: float, spread: bool, unit: float, g: F32
 ) -> None:
@@ -225,35 +222,3 @@ def places_backward(
         z = (widen(choose(inside, x, splat(0.0))) - mean) * scale
         of_x = (widen(load(g, i)) - widen(load(aw, i)) * (z * sum_gz + sum_g)) * (scale * unit)
         store(g, i, narrow(choose(inside, of_x, none)))
-
-
-# ---- threads
-
-_busy = threading.Lock()
-_forked = False
-
-
-def _note_fork() -> None:
-    global _forked  # noqa: PLW0603
-    _forked = True
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_note_fork)
-
-
-def enter(most: int) -> int:
-    """How many threads to work with: those of torch, at most ``most``; ``leave`` must follow where there are several.
-
-    Numba's threads must not be entered twice at a time (not every layer allows it, and none gains by it), nor after a
-    fork, which they do not survive: then there is one.
-    """
-    count: int = min(most, torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)
-    if count < 2 or _forked or not _busy.acquire(blocking=False):
-        return 1
-    numba.set_num_threads(count)
-    return count
-
-
-def leave() -> None:
-    _busy.release()

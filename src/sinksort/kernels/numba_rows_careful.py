@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
+from .numba_compile import exact
 from .numba_maths import F32, F64, I64, larger, size_of
 from .numba_simd import highest, load, splat, splat64, store, total64, widen
 
@@ -21,7 +21,7 @@ _STEPS, _CLOSE = 8, 1e-6  #: of Newton, and when the last of them is small enoug
 CANCELLED = np.float32(0.1)  #: a gradient smaller than this share of its parts has lost too many digits
 
 
-@njit(nogil=True, cache=True)
+@exact
 def careful(at: F64, aw: F32, n: int, w: F32, y: F64, b: F32, h: F64, u: F32, phi: F32, K: int, eps: float,
             out: F32) -> None:  # fmt: skip
     """The cotangent of x~ from w, by the formulas of ``asks``; values in any order, each with a band of targets.
@@ -61,7 +61,7 @@ def careful(at: F64, aw: F32, n: int, w: F32, y: F64, b: F32, h: F64, u: F32, ph
         out[i] = (w[i] * cov[i] - a[i] * cov_2[i]) * (2.0 / eps)
 
 
-@njit(nogil=True, cache=True)
+@exact
 def _eliminate(P: F64, a: F64, low: I64, high: I64, ends: I64, n: int, K: int, b: F64, flow: float, W: F64,
                inv: F64) -> None:  # fmt: skip
     """The Laplacian of the plan, eliminated without subtractions; see ``numba_rows_newton.eliminate``."""
@@ -81,7 +81,7 @@ def _eliminate(P: F64, a: F64, low: I64, high: I64, ends: I64, n: int, K: int, b
     inv[K - 1] = 0.0
 
 
-@njit(nogil=True, cache=True)
+@exact
 def _substitute(W: F64, ends: I64, K: int, inv: F64, x: F64) -> None:
     for k in range(K):
         x[k] *= inv[k]
@@ -92,7 +92,7 @@ def _substitute(W: F64, ends: I64, K: int, inv: F64, x: F64) -> None:
             x[k] += W[k, j] * inv[k] * x[j]
 
 
-@njit(nogil=True, cache=True)
+@exact
 def _conditional(at: F64, a: F64, n: int, y: F64, h: F64, u: F64, K: int, eps: float, P: F64, best: I64, low: I64,
                  high: I64, ends: I64) -> float:  # fmt: skip
     """p_ij, the best target of each value, its band, and how far targets share values; returns what is not best."""
@@ -122,7 +122,7 @@ def _conditional(at: F64, a: F64, n: int, y: F64, h: F64, u: F64, K: int, eps: f
     return flow
 
 
-@njit(nogil=True, cache=True)
+@exact
 def _averages(P: F64, best: I64, low: I64, high: I64, n: int, phi: F64, y: F64, mean: F64, cov: F64) -> None:
     """E_i phi less phi at the best target of i, and Cov_i(phi, y)."""
     for i in range(n):
@@ -135,7 +135,7 @@ def _averages(P: F64, best: I64, low: I64, high: I64, n: int, phi: F64, y: F64, 
         mean[i], cov[i] = s, s_both - s * s_y
 
 
-@njit(nogil=True, cache=True)
+@exact
 def balanced(w: F32, aw: F32, n: int, out: F32) -> None:
     """w less a multiple of a, which changes no gradient: what all values get together is fixed. Zero behind the row."""
     out[:n], out[n:] = w, 0.0
@@ -153,7 +153,7 @@ def balanced(w: F32, aw: F32, n: int, out: F32) -> None:
         out[:N] = 0.0
 
 
-@njit(nogil=True, cache=True)
+@exact
 def along_places(w: F32, aw: F32, cov: F32, cov_2: F32, N: int, eps: float, out: F32) -> bool:
     """The cotangent of x~, (2 / eps) (w cov - a cov_2); returns whether too much of it cancelled."""
     parts, whole, per_eps = splat(0.0), splat(0.0), np.float32(2.0 / eps)

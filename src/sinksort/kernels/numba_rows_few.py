@@ -10,8 +10,8 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from .numba_compile import exact
 from .numba_maths import F32, F64, exp32
 from .numba_rows_sources import padded
 from .numba_simd import (
@@ -54,7 +54,7 @@ class Row(NamedTuple):
     buffer: F64
 
 
-@njit(nogil=True, cache=True)
+@exact
 def row_for(n: int) -> Row:
     N = padded(n)
     return Row(
@@ -63,7 +63,7 @@ def row_for(n: int) -> Row:
     )  # fmt: skip
 
 
-@njit(nogil=True, cache=True)
+@exact
 def crossing(at: F32, aw: F32, n: int, low: float, high: float, boundary: float, buffer: F64) -> float:
     """Where the cumulative weight of the values passes ``boundary``; the middle if that is between two of them.
 
@@ -129,7 +129,7 @@ def crossing(at: F32, aw: F32, n: int, low: float, high: float, boundary: float,
     return 0.5 * (before + after) if after < np.inf else before
 
 
-@njit(nogil=True, cache=True)
+@exact
 def few_gibbs(k: Row, n: int, K: int, eps: float) -> None:
     """The best target of each value, and G without the ones there; see ``numba_rows_newton.gibbs``."""
     N, best, G, y, h = padded(n), k.n32[BEST], k.G, k.y, k.h
@@ -156,7 +156,7 @@ def few_gibbs(k: Row, n: int, K: int, eps: float) -> None:
             store(G, 3 * N + i, choose(at_best == 3.0, splat(0.0), exp32(narrow(m3 - r))))
 
 
-@njit(nogil=True, cache=True)
+@exact
 def one_pass(k: Row, n: int, K: int) -> float:
     """For the scalings u: v; in ``sums`` what reaches and what leaves each target; in W its edges. Returns the flow."""
     N, G, best, aw, v = padded(n), k.G, k.n32[BEST], k.n32[AW], k.n32[V]
@@ -200,7 +200,7 @@ def one_pass(k: Row, n: int, K: int) -> float:
     return s[0, 0] + s[0, 1] + s[0, 2] + s[0, 3]
 
 
-@njit(nogil=True, cache=True)
+@exact
 def few_solve(W: F64, K: int, ridge: float, b: F64, x: F64) -> None:
     """x = L^-1 x, zero at the last node; eliminated without subtractions. W is used up."""
     for k in range(K - 1):
@@ -220,7 +220,7 @@ def few_solve(W: F64, K: int, ridge: float, b: F64, x: F64) -> None:
             x[k] += W[k, j] * x[j]
 
 
-@njit(nogil=True, cache=True)
+@exact
 def few_excess(k: Row, n: int, K: int, excess: F64) -> None:
     """``numba_rows_newton.excesses``."""
     aw, best = k.n32[AW], k.n32[BEST]
@@ -238,7 +238,7 @@ def few_excess(k: Row, n: int, K: int, excess: F64) -> None:
             excess[j] = 0.0
 
 
-@njit(nogil=True, cache=True)
+@exact
 def few_newton(k: Row, n: int, K: int) -> float:
     """Newton on the scalings, as ``numba_rows_newton.newton``, with the Laplacian of every point. Returns the error."""
     excess, rho, direction, base = np.zeros(4), np.zeros(4), np.zeros(4), k.b.copy()
@@ -278,7 +278,7 @@ def few_newton(k: Row, n: int, K: int) -> float:
     return error
 
 
-@njit(nogil=True, cache=True)
+@exact
 def few_solved(k: Row, n: int, K: int, eps: float) -> float:
     """Solves the plan of a row whose places are known; returns its marginal error."""
     at32, low, high = k.n32[AT32], k.at[0], k.at[0]

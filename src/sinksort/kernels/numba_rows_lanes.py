@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
+from .numba_compile import exact
 from .numba_maths import F32, F64, exp32, larger, sigmoid64, size_of, smaller
 from .numba_simd import any_lane, choose, load, load64, narrow, root, splat, splat64, store, store64, widen
 
@@ -27,7 +27,7 @@ _SOFT, _FLOOR, _FALLS = np.float32(0.8), np.float32(2e-7), np.float32(0.3)
 _MOST_STEPS, _KEEP = 40, np.float32(0.2)
 
 
-@njit(nogil=True, cache=True)
+@exact
 def lane_places(xs: F32, aw: F32, n: int, squash: int, low: F64, high: F64, at: F64, moments: F64) -> None:
     """``numba_maths.places`` in lanes; mean, scale, weight and spread go to ``moments``."""
     none, zero = splat(0.0), splat64(0.0)
@@ -82,7 +82,7 @@ def lane_places(xs: F32, aw: F32, n: int, squash: int, low: F64, high: F64, at: 
     store64(moments, 48, choose(spreads, splat64(1.0), zero))
 
 
-@njit(nogil=True, cache=True)
+@exact
 def lane_places_backward(xs: F32, aw: F32, at: F64, n: int, squash: int, moments: F64, units: F64, g: F32) -> None:
     """``numba_maths.places_backward`` in lanes."""
     none = splat64(0.0)
@@ -115,7 +115,7 @@ def lane_places_backward(xs: F32, aw: F32, at: F64, n: int, squash: int, moments
         store(g, i, narrow(choose(inside, of_x, none)))
 
 
-@njit(nogil=True, cache=True)
+@exact
 def lane_staircase(at: F64, aw: F32, n: int, y: F64, b: F32, K: int, eps: F64, h: F64, sorted_at: F64,
                    cumulative: F64) -> None:  # fmt: skip
     """``numba_rows_newton.staircase``: places and weights are sorted by exchanges, h is read off at each boundary."""
@@ -144,7 +144,7 @@ def lane_staircase(at: F64, aw: F32, n: int, y: F64, b: F32, K: int, eps: F64, h
         store64(h, 16 * j + 16, height)
 
 
-@njit(nogil=True, cache=True)
+@exact
 def lane_gibbs(at: F64, n: int, y: F64, h: F64, K: int, eps: F64, best: F32, G: F32) -> None:
     """The best target of each source, as a number, and G without the ones there."""
     per_eps = splat64(2.0) / load64(eps, 0)
@@ -161,7 +161,7 @@ def lane_gibbs(at: F64, n: int, y: F64, h: F64, K: int, eps: F64, best: F32, G: 
             store(G, 16 * (i * K + j), choose(at_best == float(j), splat(0.0), g))
 
 
-@njit(nogil=True, cache=True)
+@exact
 def lane_scale(G: F32, n: int, K: int, aw: F32, best: F32, u: F32, v: F32, leaving: F32, s: F32) -> None:
     """v, what leaves each source's best target, and s_j = sum_i a_i v_i G_ij."""
     for j in range(K):
@@ -180,7 +180,7 @@ def lane_scale(G: F32, n: int, K: int, aw: F32, best: F32, u: F32, v: F32, leavi
             store(s, 16 * j, load(s, 16 * j) + load(G, 16 * (i * K + j)) * av)
 
 
-@njit(nogil=True, cache=True)
+@exact
 def lane_eliminate(G: F32, n: int, K: int, aw: F32, best: F32, u: F32, v: F32, ridge: F32, P: F32, W: F32,
                    inv: F32) -> None:  # fmt: skip
     """p in P (with its best entries), and L = diag - W eliminated without subtractions: W, and 1 / pivots."""
@@ -215,7 +215,7 @@ def lane_eliminate(G: F32, n: int, K: int, aw: F32, best: F32, u: F32, v: F32, r
     store(inv, 16 * K - 16, splat(0.0))
 
 
-@njit(nogil=True, cache=True)
+@exact
 def lane_substitute(W: F32, K: int, inv: F32, z: F32, x: F32) -> None:
     """x = L^-1 z, zero at the last node; z is used up."""
     for k in range(K):
@@ -230,7 +230,7 @@ def lane_substitute(W: F32, K: int, inv: F32, z: F32, x: F32) -> None:
         store(x, 16 * k, load(x, 16 * k) + reached * load(inv, 16 * k))
 
 
-@njit(nogil=True, cache=True)
+@exact
 def lane_excesses(aw: F32, best: F32, n: int, b: F32, K: int, excess: F32) -> None:
     over = splat64(0.0)
     for j in range(K):
@@ -246,7 +246,7 @@ def lane_excesses(aw: F32, best: F32, n: int, b: F32, K: int, excess: F32) -> No
         store(excess, 16 * j, narrow(choose(close, lacks, splat64(0.0))))
 
 
-@njit(nogil=True, cache=True)
+@exact
 def lane_newton(G: F32, n: int, K: int, aw: F32, best: F32, b: F32, excess: F32, P: F32, W: F32, inv: F32, u: F32,
                 v: F32, leaving: F32, s: F32, small: F32, error: F32) -> None:  # fmt: skip
     """``numba_rows_newton.newton``: a row that is done waits for the others. Scratch: ``small`` (5, K, 16)."""
@@ -316,7 +316,7 @@ def lane_newton(G: F32, n: int, K: int, aw: F32, best: F32, b: F32, excess: F32,
         slope = choose(passed, slope, fresh_slope)
 
 
-@njit(nogil=True, cache=True)
+@exact
 def lane_averages(G: F32, n: int, K: int, best: F32, u: F32, v: F32, phi: F32, y: F64, phi_0: F32, mean: F32,
                   cov: F32) -> None:  # fmt: skip
     """``numba_rows_read.covariances``: phi at the best target, E_i phi less that, and Cov_i(phi, y)."""
@@ -339,7 +339,7 @@ def lane_averages(G: F32, n: int, K: int, best: F32, u: F32, v: F32, phi: F32, y
         store(cov, 16 * i, products * vi - means * means_y * vi)
 
 
-@njit(nogil=True, cache=True)
+@exact
 def lane_tensions(G: F32, n: int, K: int, best: F32, u: F32, v: F32, w: F32, phi: F32, phi_0: F32, mean: F32,
                   t: F32) -> None:  # fmt: skip
     """t_j = sum_i w_i p_ij (phi_j - E_i phi)."""

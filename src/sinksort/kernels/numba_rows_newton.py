@@ -22,6 +22,7 @@ import math
 import numpy as np
 from numba import njit
 
+from .numba_compile import exact
 from .numba_maths import F32, F64, I64, exp32
 from .numba_simd import (
     choose,
@@ -55,7 +56,7 @@ _SINKHORN = 1  #: steps of Sinkhorn at the start, which cost little
 _KEEP = 0.2  #: an inverse is kept while each step leaves at most so much of the error
 
 
-@njit(nogil=True, cache=True)
+@exact
 def staircase(at: F64, aw: F32, n: int, y: F64, b: F64, K: int, eps: float, h: F64) -> None:
     """h_j = (y_j^2 - g_j) / eps for the optimal potential g of the hard sort: as ``solvers.start``.
 
@@ -76,7 +77,7 @@ def staircase(at: F64, aw: F32, n: int, y: F64, b: F64, K: int, eps: float, h: F
         h[j + 1] = h[j] + (at[before] + at[after]) / eps * (y[j + 1] - y[j])
 
 
-@njit(nogil=True, cache=True)
+@exact
 def band(at: F64, N: int, y: F64, h: F64, K: int, eps: float, t: F64, r: F64, best: I64, lo: I64, hi: I64,
          glo: I64, ghi: I64, ends: I64) -> None:  # fmt: skip
     """t, r and the target ``best`` with M = 0 of increasing sources; which blocks meet which groups, both ways.
@@ -123,7 +124,7 @@ def band(at: F64, N: int, y: F64, h: F64, K: int, eps: float, t: F64, r: F64, be
         ends[g] = 4 * last
 
 
-@njit(nogil=True, cache=True)
+@exact
 def gibbs(t: F64, r: F64, best: I64, N: int, y: F64, h: F64, K: int, lo: I64, hi: I64, single: F32, G: F32) -> None:
     """G_ij at [j, i], in the band: 0 in place of the 1 where j is ``best``, and for targets that fill a group.
 
@@ -155,14 +156,14 @@ def gibbs(t: F64, r: F64, best: I64, N: int, y: F64, h: F64, K: int, lo: I64, hi
         G[best[i] * N + i] = _ZERO
 
 
-@njit(nogil=True, cache=True)
+@exact
 def complete(G: F32, N: int, best: I64) -> None:
     """Adds the ones at ``best``."""
     for i in range(N):
         G[best[i] * N + i] = _ONE
 
 
-@njit(nogil=True, cache=True)
+@exact
 def excesses(mass: F32, best: I64, N: int, b64: F64, K: int, excess: F32, sums: F64) -> None:
     """What a target lacks if every source goes to its best one: b_j - sum of their weights, zero in total."""
     sums[:K] = b64[:K]
@@ -176,7 +177,7 @@ def excesses(mass: F32, best: I64, N: int, b64: F64, K: int, excess: F32, sums: 
         excess[j] = lacks if abs(lacks) > _ROUNDING * b64[j] else 0.0
 
 
-@njit(nogil=True, cache=True)
+@exact
 def scale(G: F32, N: int, K: int, mass: F32, best: I64, u: F32, lo: I64, hi: I64, glo: I64, ghi: I64, soft: bool,
           v: F32, w: F32, parts: F32, s: F32) -> None:  # fmt: skip
     """v; in ``w`` the weight a_i v_i sum_j G_ij u_j that leaves each source's best target; s_j = sum_i a_i v_i G_ij.
@@ -206,7 +207,7 @@ def scale(G: F32, N: int, K: int, mass: F32, best: I64, u: F32, lo: I64, hi: I64
     gather(G, N, K, parts, lo, hi, parts[N:], s)
 
 
-@njit(nogil=True, cache=True)
+@exact
 def add_by_best(w: F32, best: I64, N: int, out: F32) -> None:
     """out_j += sum of w_i over sources whose best target is j; sums are float64, since they may be long."""
     j, here = best[0], 0.0
@@ -218,7 +219,7 @@ def add_by_best(w: F32, best: I64, N: int, out: F32) -> None:
     out[j] += here
 
 
-@njit(nogil=True, cache=True)
+@exact
 def gather(G: F32, N: int, K: int, w: F32, lo: I64, hi: I64, parts: F32, s: F32) -> None:
     """s_j = sum_i w_i G_ij."""
     for g in range((K + 3) // 4):
@@ -238,7 +239,7 @@ def gather(G: F32, N: int, K: int, w: F32, lo: I64, hi: I64, parts: F32, s: F32)
     add_up(parts, K, s)
 
 
-@njit(nogil=True, cache=True)
+@exact
 def add_up(parts: F32, K: int, s: F32) -> None:
     """Sums of the rows of ``parts`` (K, 16), sixteen at a time; its rows beyond K, up to a multiple of 16, are read."""
     for j in range(0, K, 16):
@@ -252,7 +253,7 @@ def add_up(parts: F32, K: int, s: F32) -> None:
         store(s, j, choose(lane_numbers() < float(K - j), s16, splat(0.0)))
 
 
-@njit(nogil=True, cache=True)
+@exact
 def edges(G: F32, N: int, K: int, ra: F32, best: I64, u: F32, v: F32, lo: I64, hi: I64, soft: bool, merge: bool,
           Q: F32, W: F32, stride: int, ends: I64, scratch: F32) -> None:  # fmt: skip
     """W = Q^T Q for Q_ij = sqrt(a_i) p_ij, above its diagonal; ``ra`` holds the roots.
@@ -297,7 +298,7 @@ def edges(G: F32, N: int, K: int, ra: F32, best: I64, u: F32, v: F32, lo: I64, h
             store_square(W, 4 * g * stride + 4 * f, stride, tile)
 
 
-@njit(nogil=True, cache=True)
+@exact
 def _merged(G: F32, N: int, K: int, ra: F32, u: F32, v: F32, lo: I64, hi: I64, Q: F32, scratch: F32) -> None:
     """Q for sources in fours: the sum of a_i p_ij over the root of the sum of a_i. G must be complete."""
     blocks, zero = N // 16, splat(0.0)
@@ -330,7 +331,7 @@ def _inverse(pivot: float) -> float:
     return _ONE / pivot if pivot > _UNJOINED else _ZERO
 
 
-@njit(nogil=True, cache=True)
+@exact
 def eliminate(W: F32, K: int, stride: int, ends: I64, ridge: F32, inv: F32, F: F32) -> None:
     """Eliminates the nodes in turn, in place: W keeps the edges that each has when it goes, ``inv`` 1 / their sum.
 
@@ -388,7 +389,7 @@ def eliminate(W: F32, K: int, stride: int, ends: I64, ridge: F32, inv: F32, F: F
     inv[K - 1] = 0.0
 
 
-@njit(nogil=True, cache=True)
+@exact
 def substitute(W: F32, K: int, stride: int, ends: I64, inv: F32, z: F32, x: F32) -> None:
     """x = L^-1 z by what ``eliminate`` left, zero at the last node; z is used up. Four nodes at a time."""
     for k in range(0, K, 4):
@@ -423,7 +424,7 @@ def substitute(W: F32, K: int, stride: int, ends: I64, inv: F32, z: F32, x: F32)
         x[k], x[k + 1], x[k + 2], x[k + 3] = x0, x1, x2, x3
 
 
-@njit(nogil=True, cache=True)
+@exact
 def newton(G: F32, N: int, K: int, mass: F32, ra: F32, best: I64, b: F32, excess: F32, lo: I64, hi: I64, glo: I64,
            ghi: I64, stride: int, fine: bool, Q: F32, W: F32, ends: I64, inv: F32, u: F32, v: F32, w: F32, parts: F32,
            s: F32, small: F32) -> tuple[float, int, int]:  # fmt: skip
@@ -491,7 +492,7 @@ def newton(G: F32, N: int, K: int, mass: F32, ra: F32, best: I64, b: F32, excess
     return error, _MOST_STEPS, eliminations
 
 
-@njit(nogil=True, cache=True)
+@exact
 def _direct(direction: F32, rho: F32, b: F32, K: int, stride: int) -> float:
     """Bounds a step, and returns the slope along it."""
     centre = splat(0.0)

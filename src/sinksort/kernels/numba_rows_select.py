@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from .numba_compile import exact
 from .numba_maths import F32, F64, places, places_backward, row_into
 from .numba_rows_careful import along_places, balanced, careful
 from .numba_rows_few import (
@@ -32,7 +32,7 @@ _RIDGE = 1e-9
 SIZE = 2 * (4 + 4 + 4)  #: of a state: h, u and the 4 numbers of ``places``, in float64
 
 
-@njit(nogil=True, cache=True)
+@exact
 def row_ready(k: Row, x: F32, a: F32, y: F32, b: F32, n: int, K: int, steps: tuple[int, int, int, int, int], row: int,
               first: bool) -> bool:  # fmt: skip
     """A row, its weights and targets; False if it holds NaN."""
@@ -46,13 +46,13 @@ def row_ready(k: Row, x: F32, a: F32, y: F32, b: F32, n: int, K: int, steps: tup
     return ready
 
 
-@njit(nogil=True, cache=True)
+@exact
 def save_few(k: Row, moments: tuple[float, float, float, bool], state: F64) -> None:
     state[:4], state[4:8] = k.h, k.u
     state[8], state[9], state[10], state[11] = moments[0], moments[1], moments[2], 1.0 if moments[3] else 0.0
 
 
-@njit(nogil=True, cache=True)
+@exact
 def few_averages(k: Row, n: int, K: int, phi: F64, mean: F32, cov: F32) -> None:
     """E_i phi less phi at the best target, and Cov_i(phi, y)."""
     N, G = padded(n), k.G
@@ -71,7 +71,7 @@ def few_averages(k: Row, n: int, K: int, phi: F64, mean: F32, cov: F32) -> None:
         store(cov, i, s_both - s * s_y)
 
 
-@njit(nogil=True, cache=True)
+@exact
 def few_tensions(k: Row, n: int, K: int, w: F32, t: F64) -> None:
     """t_j = sum_i w_i p_ij (phi_j - E_i phi)."""
     N, G = padded(n), k.G
@@ -88,7 +88,7 @@ def few_tensions(k: Row, n: int, K: int, w: F32, t: F64) -> None:
         t[j] = float(total(sums)) * k.u[j]
 
 
-@njit(nogil=True, cache=True)
+@exact
 def few_pulled(k: Row, n: int, K: int, out: F32) -> None:
     """E_i phi."""
     N = padded(n)
@@ -100,7 +100,7 @@ def few_pulled(k: Row, n: int, K: int, out: F32) -> None:
         store(out, i, sums)
 
 
-@njit(nogil=True, cache=True)
+@exact
 def carry_few(k: Row, n: int, mean: float, per_unit: float) -> None:
     """a_i (x_i - mean) * scale."""
     for i in range(0, padded(n), 16):
@@ -110,10 +110,9 @@ def carry_few(k: Row, n: int, mean: float, per_unit: float) -> None:
         store(k.n32[WEIGHT], i, choose(heavy, narrow(z) * a, splat(0.0)))
 
 
-@njit(nogil=True, cache=True)
-def pull_few(x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K: int, squash: int,
-             steps: tuple[int, int, int, int, int], out: F32, state32: F32, errors: F32, start: int,
-             stop: int) -> None:  # fmt: skip
+@exact
+def pull_few(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K: int, squash: int,
+             steps: tuple[int, int, int, int, int], out: F32, state32: F32, errors: F32) -> None:  # fmt: skip
     """Rows start to stop; see ``numba_rows_wide.pull_rows`` for the arguments."""
     k, state64, size = row_for(n), state32.view(np.float64), SIZE // 2
     for row in range(start, stop):
@@ -124,16 +123,15 @@ def pull_few(x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K: int,
         for j in range(K):
             k.phi[j] = phi[row * steps[1] + j]
         moments = places(k.n32[XS], k.n32[AW], squash, k.y[0], k.y[K - 1], k.at)
-        errors[row] = few_solved(k, n, K, float(eps[row * steps[3]]))
+        errors[row] = few_solved(k, n, K, np.float64(eps[row * steps[3]]))
         few_pulled(k, n, K, k.n32[READ])
         out[row * n : row * n + n] = k.n32[READ, :n]
         save_few(k, moments, state64[row * size :])
 
 
-@njit(nogil=True, cache=True)
-def push_few(x: F32, a: F32, y: F32, b: F32, eps: F32, n: int, K: int, squash: int,
-             steps: tuple[int, int, int, int, int], out: F32, state32: F32, errors: F32, start: int,
-             stop: int) -> None:  # fmt: skip
+@exact
+def push_few(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, eps: F32, n: int, K: int, squash: int,
+             steps: tuple[int, int, int, int, int], out: F32, state32: F32, errors: F32) -> None:  # fmt: skip
     """As ``numba_rows_wide.push_rows``."""
     k, state64, size = row_for(n), state32.view(np.float64), SIZE // 2
     N = padded(n)
@@ -143,7 +141,7 @@ def push_few(x: F32, a: F32, y: F32, b: F32, eps: F32, n: int, K: int, squash: i
             state64[row * size + 10], errors[row] = np.nan, 0.0
             continue
         moments = places(k.n32[XS], k.n32[AW], squash, k.y[0], k.y[K - 1], k.at)
-        errors[row] = few_solved(k, n, K, float(eps[row * steps[3]]))
+        errors[row] = few_solved(k, n, K, np.float64(eps[row * steps[3]]))
         carry_few(k, n, moments[0], moments[1])
         for j in range(K):
             sums, shares = splat(0.0), splat(0.0)
@@ -158,10 +156,10 @@ def push_few(x: F32, a: F32, y: F32, b: F32, eps: F32, n: int, K: int, squash: i
         save_few(k, moments, state64[row * size :])
 
 
-@njit(nogil=True, cache=True)
-def few_backward(x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K: int, squash: int, push: bool,
-                 steps: tuple[int, int, int, int, int], w: F32, grad: F32, state32: F32, start: int,
-                 stop: int) -> None:  # fmt: skip
+@exact
+def few_backward(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K: int,
+                 squash: int, push: bool, steps: tuple[int, int, int, int, int], w: F32, grad: F32,
+                 state32: F32) -> None:  # fmt: skip
     """As ``numba_rows_wide.rows_backward``."""
     k, state64, size, N = row_for(n), state32.view(np.float64), SIZE // 2, padded(n)
     xs, aw, weight, cov, cov_2, mean = k.n32[XS], k.n32[AW], k.n32[WEIGHT], k.n32[COV], k.n32[COV_2], k.n32[MEAN]
@@ -171,7 +169,7 @@ def few_backward(x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K: 
         if np.isnan(state[10]) or not row_ready(k, x, a, y, b, n, K, steps, row, row == start):
             answer[:] = np.nan
             continue
-        e = float(eps[row * steps[3]])
+        e = np.float64(eps[row * steps[3]])
         k.h[:], k.u[:] = state[:4], state[4:8]
         places(xs, aw, squash, k.y[0], k.y[K - 1], k.at)
         for j in range(K):

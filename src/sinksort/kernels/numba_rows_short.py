@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from .numba_compile import exact
 from .numba_maths import F32, F64, larger, size_of
 from .numba_rows_careful import CANCELLED, careful
 from .numba_rows_lanes import (
@@ -51,7 +51,7 @@ class Lanes(NamedTuple):
     W: F32
 
 
-@njit(nogil=True, cache=True)
+@exact
 def lanes_for(n: int, K: int) -> Lanes:
     return Lanes(
         np.zeros((11, 16 * n), np.float32),
@@ -68,13 +68,13 @@ def lanes_for(n: int, K: int) -> Lanes:
     )
 
 
-@njit(nogil=True, cache=True)
+@exact
 def short_state(K: int) -> tuple[int, int]:
     """Where a state has its float32 (u), after float64 (h and the 4 numbers of ``places``); and its size."""
     return 2 * (K + 4), 2 * (K + 4) + (K + 1) // 2 * 2
 
 
-@njit(nogil=True, cache=True)
+@exact
 def rows_into(k: Lanes, x: F32, a: F32, y: F32, b: F32, eps: F32, n: int, K: int, squash: int,
               steps: tuple[int, int, int, int, int], first: int, R: int) -> None:  # fmt: skip
     """16 rows from ``first``, the last one repeated behind the end, and their places. NaN counts as 0."""
@@ -91,7 +91,7 @@ def rows_into(k: Lanes, x: F32, a: F32, y: F32, b: F32, eps: F32, n: int, K: int
     lane_places(k.n32[XS], k.n32[AW], n, squash, k.one[LOW], k.one[HIGH], k.n64[AT], k.moments)
 
 
-@njit(nogil=True, cache=True)
+@exact
 def solve_lanes(k: Lanes, n: int, K: int) -> None:
     lane_staircase(k.n64[AT], k.n32[AW], n, k.k64[Y], k.k32[B], K, k.one[EPS], k.k64[H], k.n64[SORTED],
                    k.n64[CUMULATIVE])  # fmt: skip
@@ -101,7 +101,7 @@ def solve_lanes(k: Lanes, n: int, K: int) -> None:
                 k.n32[LEAVING], k.k32[S], k.small, k.error)  # fmt: skip
 
 
-@njit(nogil=True, cache=True)
+@exact
 def leave(k: Lanes, x: F32, n: int, K: int, first: int, R: int, state64: F64, state32: F32, errors: F32,
           finite: bool) -> None:  # fmt: skip
     """State and errors of 16 rows. ``finite``: whether infinite values that weigh something are for the reference."""
@@ -129,14 +129,13 @@ def leave(k: Lanes, x: F32, n: int, K: int, first: int, R: int, state64: F64, st
             state64[o64 + K + 2] = np.nan
 
 
-@njit(nogil=True, cache=True)
-def pull_short(x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K: int, squash: int,
-               steps: tuple[int, int, int, int, int], out: F32, state32: F32, errors: F32, start: int,
-               stop: int) -> None:  # fmt: skip
-    """Rows start to stop; see ``numba_rows_wide.pull_rows`` for the arguments."""
+@exact
+def pull_short(begin: int, end: int, x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K: int, squash: int,
+               steps: tuple[int, int, int, int, int], out: F32, state32: F32, errors: F32) -> None:  # fmt: skip
+    """Rows 16 begin to 16 end; see ``numba_rows_wide.pull_rows`` for the arguments."""
     k, state64 = lanes_for(n, K), state32.view(np.float64)
-    size = short_state(K)[1]
-    for first in range(start, stop, 16):
+    size, stop = short_state(K)[1], min(16 * end, len(errors))
+    for first in range(16 * begin, stop, 16):
         rows_into(k, x, a, y, b, eps, n, K, squash, steps, first, stop)
         solve_lanes(k, n, K)
         leave(k, x, n, K, first, stop, state64, state32, errors, False)
@@ -153,7 +152,7 @@ def pull_short(x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K: in
                 out[row * n + i] = np.float32(np.nan) if nan else k.n32[COV, 16 * i + row - first]
 
 
-@njit(nogil=True, cache=True)
+@exact
 def levels_into(k: Lanes, phi: F32, K: int, step: int, first: int, R: int, by_weight: bool) -> None:
     for lane in range(16):
         row = min(first + lane, R - 1)
@@ -162,7 +161,7 @@ def levels_into(k: Lanes, phi: F32, K: int, step: int, first: int, R: int, by_we
             k.k32[PHI, 16 * j + lane] = level if not by_weight else (level / b if b > 0.0 else np.float32(0.0))
 
 
-@njit(nogil=True, cache=True)
+@exact
 def carry_lanes(k: Lanes, n: int) -> None:
     """a_i (x_i - mean) * scale."""
     mean, scale = load64(k.moments, 0), load64(k.moments, 16)
@@ -173,13 +172,12 @@ def carry_lanes(k: Lanes, n: int) -> None:
         store(k.n32[WEIGHT], i, choose(heavy, narrow(carried), splat(0.0)))
 
 
-@njit(nogil=True, cache=True)
-def push_short(x: F32, a: F32, y: F32, b: F32, eps: F32, n: int, K: int, squash: int,
-               steps: tuple[int, int, int, int, int], out: F32, state32: F32, errors: F32, start: int,
-               stop: int) -> None:  # fmt: skip
+@exact
+def push_short(begin: int, end: int, x: F32, a: F32, y: F32, b: F32, eps: F32, n: int, K: int, squash: int,
+               steps: tuple[int, int, int, int, int], out: F32, state32: F32, errors: F32) -> None:  # fmt: skip
     k, state64 = lanes_for(n, K), state32.view(np.float64)
-    size = short_state(K)[1]
-    for first in range(start, stop, 16):
+    size, stop = short_state(K)[1], min(16 * end, len(errors))
+    for first in range(16 * begin, stop, 16):
         rows_into(k, x, a, y, b, eps, n, K, squash, steps, first, stop)
         solve_lanes(k, n, K)
         leave(k, x, n, K, first, stop, state64, state32, errors, True)
@@ -199,7 +197,7 @@ def push_short(x: F32, a: F32, y: F32, b: F32, eps: F32, n: int, K: int, squash:
                 out[row * K + j] = np.nan if nan else value
 
 
-@njit(nogil=True, cache=True)
+@exact
 def balance_lanes(k: Lanes, n: int) -> None:
     """``numba_rows_careful.balanced`` in lanes."""
     whole, weight = splat64(0.0), splat64(0.0)
@@ -215,7 +213,7 @@ def balance_lanes(k: Lanes, n: int) -> None:
         store(k.n32[WEIGHT], i, choose(left < most * _ROUNDING, splat(0.0), load(k.n32[WEIGHT], i)))
 
 
-@njit(nogil=True, cache=True)
+@exact
 def carefully(k: Lanes, n: int, K: int) -> None:
     """The cotangent of x~ once more, for the rows marked in ``error``."""
     out = np.empty(n, np.float32)
@@ -228,15 +226,16 @@ def carefully(k: Lanes, n: int, K: int) -> None:
                 k.n32[COV, 16 * i + lane] = out[i]
 
 
-@njit(nogil=True, cache=True)
-def short_backward(x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K: int, squash: int, push: bool,
-                   steps: tuple[int, int, int, int, int], w: F32, grad: F32, state32: F32, start: int,
-                   stop: int) -> None:  # fmt: skip
+@exact
+def short_backward(begin: int, end: int, x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K: int,
+                   squash: int, push: bool, steps: tuple[int, int, int, int, int], w: F32, grad: F32,
+                   state32: F32) -> None:  # fmt: skip
     """See ``numba_rows_wide.rows_backward``."""
     k, state64 = lanes_for(n, K), state32.view(np.float64)
     single, size = short_state(K)
+    stop = min(16 * end, len(grad) // n)
     n32, k32 = k.n32, k.k32
-    for first in range(start, stop, 16):
+    for first in range(16 * begin, stop, 16):
         rows_into(k, x, a, y, b, eps, n, K, squash, steps, first, stop)
         levels_into(k, phi, K, steps[1], first, stop, push)
         for lane in range(16):

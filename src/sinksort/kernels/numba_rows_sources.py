@@ -12,8 +12,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
+from .numba_compile import exact
 from .numba_maths import F32, F64, I32, I64
 
 _CELLS = 11.0  #: per sqrt(eps) of places
@@ -21,12 +21,12 @@ _MANY = 12  #: targets from which a grid is worth its trouble
 _WORTH = 0.7  #: a grid is used where its nodes are fewer than this share of the values
 
 
-@njit(nogil=True, cache=True)
+@exact
 def padded(n: int) -> int:
     return (n + 15) // 16 * 16
 
 
-@njit(nogil=True, cache=True)
+@exact
 def range_of(at: F64, n: int) -> tuple[float, float]:
     low, high = at[0], at[0]
     for i in range(n):
@@ -34,7 +34,7 @@ def range_of(at: F64, n: int) -> tuple[float, float]:
     return low, high
 
 
-@njit(nogil=True, cache=True)
+@exact
 def cells_for(n: int, K: int, low: float, high: float, eps: float) -> int:
     """How many cells a grid over the places has; 0 if the values had better stand for themselves."""
     wanted = max(_CELLS * (high - low) / math.sqrt(eps), 8.0)
@@ -43,7 +43,7 @@ def cells_for(n: int, K: int, low: float, high: float, eps: float) -> int:
     return padded(int(wanted) + 4) - 3
 
 
-@njit(nogil=True, cache=True)
+@exact
 def sort_places(at: F64, n: int, low: float, high: float, order: I32, count: I64, out: F64) -> None:
     """``out`` = at[order], increasing: into n buckets of equal width, then by insertion; the last place is repeated."""
     per_unit = (n - 0.5) / (high - low) if high > low else 0.0
@@ -72,7 +72,7 @@ def sort_places(at: F64, n: int, low: float, high: float, order: I32, count: I64
     out[n:] = out[n - 1]
 
 
-@njit(nogil=True, cache=True)
+@exact
 def _shell_sort(values: F64, n: int, order: I32) -> None:
     gap = n // 2
     while gap > 0:
@@ -85,7 +85,7 @@ def _shell_sort(values: F64, n: int, order: I32) -> None:
         gap = 1 if gap == 2 else int(gap / 2.2)
 
 
-@njit(nogil=True, cache=True)
+@exact
 def lay_grid(low: float, high: float, cells: int, nodes: F64) -> None:
     """Nodes one cell apart, from one cell below."""
     width = (high - low) / cells
@@ -93,7 +93,7 @@ def lay_grid(low: float, high: float, cells: int, nodes: F64) -> None:
         nodes[k] = low + width * (k - 1)
 
 
-@njit(nogil=True, cache=True)
+@exact
 def locate(at: F64, n: int, low: float, high: float, cells: int, cell: I64, within: F32) -> None:
     """In which cell each value is, and how far."""
     per_unit = cells / (high - low)
@@ -103,7 +103,7 @@ def locate(at: F64, n: int, low: float, high: float, cells: int, cell: I64, with
         cell[i], within[i] = c, position - c
 
 
-@njit(nogil=True, cache=True)
+@exact
 def spread(w: F32, n: int, cells: int, cell: I64, within: F32, in_cells: F32, masses: F32) -> None:
     """Moves w to the nodes: moments of the cells first, 1, f, f^2, f^3 of how far in; then each to its four nodes.
 
@@ -129,7 +129,7 @@ def spread(w: F32, n: int, cells: int, cell: I64, within: F32, in_cells: F32, ma
         masses[c + 3] += sixth * (m3 - m1)
 
 
-@njit(nogil=True, cache=True)
+@exact
 def hats(in_cells: F32, cells: int, out: F32) -> None:
     """Never negative: a cell's weight to its two ends, by the first two moments that ``spread`` left."""
     out[:] = 0.0
@@ -139,7 +139,7 @@ def hats(in_cells: F32, cells: int, out: F32) -> None:
         out[c + 2] += max(m1, np.float32(0.0))
 
 
-@njit(nogil=True, cache=True)
+@exact
 def polynomials(F: F32, cells: int, coef: F32) -> None:
     """The cubic through four nodes, for each cell: coefficients of 1, f, f^2, f^3."""
     sixth, half, third = np.float32(1.0 / 6.0), np.float32(0.5), np.float32(1.0 / 3.0)
@@ -151,14 +151,14 @@ def polynomials(F: F32, cells: int, coef: F32) -> None:
         coef[4 * c + 3] = half * (f1 - f2) + sixth * (f3 - f0)
 
 
-@njit(nogil=True, cache=True)
+@exact
 def interpolate(coef: F32, n: int, cell: I64, within: F32, out: F32) -> None:
     for i in range(n):
         o, f = 4 * cell[i], within[i]
         out[i] = coef[o] + f * (coef[o + 1] + f * (coef[o + 2] + f * coef[o + 3]))
 
 
-@njit(nogil=True, cache=True)
+@exact
 def occupied_nodes(n: int, cell: I64, occupied: F32) -> None:
     """One at the ends of cells that hold values, zero elsewhere."""
     occupied[:] = 0.0
@@ -167,7 +167,7 @@ def occupied_nodes(n: int, cell: I64, occupied: F32) -> None:
         occupied[cell[i] + 2] = 1.0
 
 
-@njit(nogil=True, cache=True)
+@exact
 def remainder(F: F32, cells: int, occupied: F32) -> float:
     """The largest error of interpolation in cells that hold values."""
     worst = 0.0

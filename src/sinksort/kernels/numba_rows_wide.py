@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
+from .numba_compile import exact
 from .numba_maths import F32, F64, I32, larger, places, places_backward, row_into, size_of
 from .numba_rows_careful import along_places, balanced, careful
 from .numba_rows_newton import (
@@ -28,13 +28,14 @@ from .numba_rows_newton import (
     substitute,
 )
 from .numba_rows_read import at_best, covariances, means, pulled, tensions
-from .numba_rows_sources import cells_for, interpolate, padded, polynomials, range_of, remainder, spread
+from .numba_rows_sources import cells_for, interpolate, padded, polynomials, range_of, remainder, sort_places, spread
 from .numba_rows_work import (
     AT,
     AW,
     B64,
     BEST,
     CELL,
+    COUNT,
     COV,
     COV_2,
     DIRECT,
@@ -84,20 +85,22 @@ from .numba_rows_work import (
 from .numba_simd import highest, load, splat, store, total
 
 _LARGEST_LOGIT = 1e9  #: beyond this float64 does not resolve what small differences of places mean
-_ACCEPTED = 5e-6
+ACCEPTED = 5e-6
 _FINE = 9.0  #: sources per sqrt(eps) from which they are close
 _HOPEFUL = np.float32(0.5)  #: what the first solution may leave of t
 _REFINED, _REFINED_STIFF = np.float32(2e-5), np.float32(1e-6)  #: how far lambda may still be off
 _RIDGE = np.float32(1e-9)  #: to the ground, times b and what flows: across weaker links lambda would be all rounding
 
 
-@njit(nogil=True, cache=True)
+@exact
 def solved(k: Work, n: int, K: int, eps: float, cells: int, low: float, high: float, order: I32,
            W: F32) -> tuple[float, bool]:  # fmt: skip
     """Solves the plan of a row whose places are known; returns its marginal error, and whether W was needed."""
     y, h, b64, t = k.k64[Y], k.k64[H], k.k64[B64], k.n64[T]
     lo, hi, ends, glo, ghi, best = k.k_int[LO], k.k_int[HI], k.k_int[ENDS], k.n_int[GLO], k.n_int[GHI], k.n_int[BEST]
-    N = sources_into(k, n, cells, low, high, order, True)
+    if cells == 0:
+        sort_places(k.n64[AT], n, low, high, order, k.n_int[COUNT], k.n64[PLACE])
+    N = sources_into(k, n, cells, low, high, order)
     staircase(k.n64[PLACE], k.n32[ROOT], N if cells > 0 else n, y, b64, K, eps, h)
     take_roots(k.n32[ROOT], N)
     band(k.n64[PLACE], N, y, h, K, eps, t, k.n64[R], best, lo, hi, glo, ghi, ends)
@@ -113,7 +116,7 @@ def solved(k: Work, n: int, K: int, eps: float, cells: int, low: float, high: fl
     return error, eliminations > 0
 
 
-@njit(nogil=True, cache=True)
+@exact
 def save(k: Work, K: int, moments: tuple[float, float, float, bool], eliminated: bool, state64: F64,
          state32: F32) -> None:  # fmt: skip
     stride = padded(K)
@@ -124,17 +127,17 @@ def save(k: Work, K: int, moments: tuple[float, float, float, bool], eliminated:
     state32[stride : 2 * stride] = k.k32[INV]
 
 
-@njit(nogil=True, cache=True)
-def pull_rows(x: F32, a: F32, y: F32, b: F32, phi: F32, last: F32, eps: F32, n: int, K: int, squash: int,
-              steps: tuple[int, int, int, int, int], out: F32, state32: F32, errors: F32,
-              start: int, stop: int) -> None:  # fmt: skip
+@exact
+def pull_rows(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F32, last: F32, eps: F32, n: int, K: int,
+              whole: bool, size: int, squash: int, steps: tuple[int, int, int, int, int], out: F32, state32: F32,
+              errors: F32) -> None:  # fmt: skip
     """Rows start to stop. All arrays are flat; ``steps`` is how far it is from row to row of y, phi, last, eps and a.
 
-    ``last`` is empty where there is no rule.
+    ``last`` is empty where there is no rule; ``whole`` and ``size`` say how a state looks, see ``state_parts``.
     """
     stride, lasts = padded(K), 3 if len(last) > 0 else 0
     state64, state_int = state32.view(np.float64), state32.view(np.int32)
-    at32, at_int, size = state_parts(n, K)
+    at32, at_int, _ = state_parts(n, K, whole)
     k = workspace(n, K)
     xs, at, read, span = k.n32[XS], k.n64[AT], k.n32[READ], 1.0
     for row in range(start, stop):
@@ -155,9 +158,9 @@ def pull_rows(x: F32, a: F32, y: F32, b: F32, phi: F32, last: F32, eps: F32, n: 
                 k.last[j * stride : j * stride + K] = last[first : first + K]
         if row == start or steps[4] > 0:
             weights_into(k, a, row * n, n, steps[4] > 0)
-        e = float(eps[row * steps[3]])
+        e = np.float64(eps[row * steps[3]])
         moments = places(xs, k.n32[AW], squash, k.k64[Y, 0], k.k64[Y, K - 1], at)
-        W = k.W if K > SAVED else of32[2 * stride :]
+        W = k.W if whole or K > SAVED else of32[2 * stride :]
         low, high = range_of(at, n)
         cells = cells_for(n, K, low, high, e)
         rule = 0.0
@@ -171,7 +174,7 @@ def pull_rows(x: F32, a: F32, y: F32, b: F32, phi: F32, last: F32, eps: F32, n: 
                     answer[of_int[1 + i]] = read[i]
                 break
             error = max(error, 3.0 * remainder(read, cells, k.n32[OCCUPIED]) / span)
-            if error <= _ACCEPTED:
+            if error <= ACCEPTED:
                 polynomials(read, cells, k.in_cells)
                 interpolate(k.in_cells, n, k.n_int[CELL], k.n32[WITHIN], answer)
                 break
@@ -181,14 +184,13 @@ def pull_rows(x: F32, a: F32, y: F32, b: F32, phi: F32, last: F32, eps: F32, n: 
         save(k, K, moments, eliminated, of64, of32)
 
 
-@njit(nogil=True, cache=True)
-def push_rows(x: F32, a: F32, y: F32, b: F32, eps: F32, n: int, K: int, squash: int,
-              steps: tuple[int, int, int, int, int], out: F32, state32: F32, errors: F32,
-              start: int, stop: int) -> None:  # fmt: skip
+@exact
+def push_rows(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, eps: F32, n: int, K: int, squash: int,
+              steps: tuple[int, int, int, int, int], out: F32, state32: F32, errors: F32) -> None:  # fmt: skip
     """As ``pull_rows``; what is averaged is (x - mean) * scale, so that nothing overflows."""
     stride = padded(K)
     state64, state_int = state32.view(np.float64), state32.view(np.int32)
-    at32, at_int, size = state_parts(n, K)
+    at32, at_int, size = state_parts(n, K, False)
     k = workspace(n, K)
     xs, at, carried = k.n32[XS], k.n64[AT], k.n32[WEIGHT]
     for row in range(start, stop):
@@ -202,12 +204,12 @@ def push_rows(x: F32, a: F32, y: F32, b: F32, eps: F32, n: int, K: int, squash: 
             targets_into(k, y, b, row * steps[0], K)
         if row == start or steps[4] > 0:
             weights_into(k, a, row * n, n, steps[4] > 0)
-        e = float(eps[row * steps[3]])
+        e = np.float64(eps[row * steps[3]])
         moments = places(xs, k.n32[AW], squash, k.k64[Y, 0], k.k64[Y, K - 1], at)
         mean, per_unit = moments[0], moments[1]
         low, high = range_of(at, n)
         W = k.W if K > SAVED else of32[2 * stride :]
-        errors[row], eliminated = solved(k, n, K, e, 0, low, high, of_int[1:], W)
+        errors[row], eliminated = solved(k, n, K, e, np.int64(0), low, high, of_int[1:], W)
         carry(k, n, mean, per_unit, of_int[1:])
         N = padded(n)
         complete(k.G, N, k.n_int[BEST])
@@ -227,7 +229,7 @@ def push_rows(x: F32, a: F32, y: F32, b: F32, eps: F32, n: int, K: int, squash: 
         save(k, K, moments, eliminated, of64, of32)
 
 
-@njit(nogil=True, cache=True)
+@exact
 def carry(k: Work, n: int, mean: float, per_unit: float, order: I32) -> None:
     """a_i (x_i - mean) * scale, in the order of the sources."""
     for i in range(n):
@@ -237,7 +239,7 @@ def carry(k: Work, n: int, mean: float, per_unit: float, order: I32) -> None:
     k.n32[WEIGHT, n:] = 0.0
 
 
-@njit(nogil=True, cache=True)
+@exact
 def refined(k: Work, N: int, K: int, W: F32, soft: bool) -> bool:
     """lambda = L^+ t by the Laplacian that the solver left, refined until the next step would be small."""
     stride = padded(K)
@@ -271,7 +273,7 @@ def refined(k: Work, N: int, K: int, W: F32, soft: bool) -> bool:
     return False
 
 
-@njit(nogil=True, cache=True)
+@exact
 def towards_places(k: Work, N: int, K: int, W: F32, saved: bool) -> None:
     """From the cotangent w_i phi_j of the plan: Cov_i(phi, y) in COV, Cov_i(lambda, y) in COV_2, E_i phi in DIRECT.
 
@@ -296,7 +298,8 @@ def towards_places(k: Work, N: int, K: int, W: F32, saved: bool) -> None:
         mean[:] = k.n32[DIRECT]
     tensions(k.G, N, K, u, v, k.n32[WEIGHT], phi, phi_0, mean, lo, hi, best, soft, k.parts, k.k32[TENSION])
     if not (saved and refined(k, N, K, W, soft)):
-        edges(k.G, N, K, k.n32[ROOT], best, u, v, lo, hi, soft, False, k.Q, k.W, stride, k.k_int[ENDS], k.parts)
+        edges(k.G, N, K, k.n32[ROOT], best, u, v, lo, hi, soft, bool(0), k.Q, k.W, stride, k.k_int[ENDS],
+              k.parts)  # fmt: skip
         for j in range(K):
             k.k32[RIDGE, j] = k.k32[B, j] * flow * _RIDGE
         eliminate(k.W, K, stride, k.k_int[ENDS], k.k32[RIDGE], k.k32[INV], k.small)
@@ -306,14 +309,15 @@ def towards_places(k: Work, N: int, K: int, W: F32, saved: bool) -> None:
     covariances(k.G, N, u, v, lam, phi_0, y32, y_0, glo, ghi, mean, k.n32[COV_2])
 
 
-@njit(nogil=True, cache=True)
-def rows_backward(x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K: int, squash: int, push: bool,
-                  steps: tuple[int, int, int, int, int], w: F32, grad: F32, state32: F32, start: int,
-                  stop: int) -> None:  # fmt: skip
+@exact
+def rows_backward(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K: int,
+                  whole: bool, size: int, squash: int, push: bool, steps: tuple[int, int, int, int, int], w: F32,
+                  grad: F32, state32: F32) -> None:  # fmt: skip
     """Cotangents of x from those of what was pulled, w (R, n); or pushed, phi (R, K)."""
     stride = padded(K)
     state64, state_int = state32.view(np.float64), state32.view(np.int32)
-    at32, at_int, size = state_parts(n, K)
+    at32, at_int, _ = state_parts(n, K, whole)
+    saved = not whole and K <= SAVED
     k = workspace(n, K)
     xs, at, read, aw, weight, direct = k.n32[XS], k.n64[AT], k.n32[READ], k.n32[AW], k.n32[WEIGHT], k.n32[DIRECT]
     lo, hi, ends, glo, ghi, best = k.k_int[LO], k.k_int[HI], k.k_int[ENDS], k.n_int[GLO], k.n_int[GHI], k.n_int[BEST]
@@ -334,13 +338,13 @@ def rows_backward(x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K:
                     k.k32[PHI, j] = k.k32[PHI, j] / k.k32[B, j] if k.k32[B, j] > 0.0 else 0.0
         if row == start or steps[4] > 0:
             weights_into(k, a, row * n, n, steps[4] > 0)
-        e = float(eps[row * steps[3]])
+        e = np.float64(eps[row * steps[3]])
         places(xs, aw, squash, k.k64[Y, 0], k.k64[Y, K - 1], at)
         k.k64[H, :] = of64[:stride]
         k.k32[U, :] = of32[:stride]
         k.k32[INV, :] = of32[stride : 2 * stride]
         low, high = range_of(at, n)
-        N = sources_into(k, n, cells, low, high, order, False)
+        N = sources_into(k, n, cells, low, high, order)
         take_roots(k.n32[ROOT], N)
         given = k.n32[GIVEN]
         if not push:
@@ -355,8 +359,9 @@ def rows_backward(x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K:
             weight[n:] = 0.0
         band(k.n64[PLACE], N, k.k64[Y], k.k64[H], K, e, k.n64[T], k.n64[R], best, lo, hi, glo, ghi, ends)
         gibbs(k.n64[T], k.n64[R], best, N, k.k64[Y], k.k64[H], K, lo, hi, k.in_cells, k.G)
-        scale(k.G, N, K, k.n32[MASS], best, k.k32[U], lo, hi, glo, ghi, False, k.n32[V], k.n32[COV], k.parts, k.k32[S])
-        towards_places(k, N, K, k.W if K > SAVED else of32[2 * stride :], K <= SAVED and flags > 1.5)
+        scale(k.G, N, K, k.n32[MASS], best, k.k32[U], lo, hi, glo, ghi, False, k.n32[V],
+              k.n32[COV], k.parts, k.k32[S])  # fmt: skip
+        towards_places(k, N, K, of32[2 * stride :] if saved else k.W, saved and flags > 1.5)
         if cells > 0:
             polynomials(k.n32[COV_2], cells, k.in_cells)
             interpolate(k.in_cells, n, k.n_int[CELL], k.n32[WITHIN], direct)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from .numba_compile import exact
 from .numba_maths import F32, F64, I32, I64
-from .numba_rows_sources import hats, lay_grid, locate, occupied_nodes, padded, sort_places, spread
+from .numba_rows_sources import hats, lay_grid, locate, occupied_nodes, padded, spread
 from .numba_simd import load, root, store
 
 # Rows of Work.n32, .n64 and .n_int: of a row's values in the order they came, or of its sources in their own.
@@ -41,7 +41,7 @@ class Work(NamedTuple):
     W: F32  #: (K K)
 
 
-@njit(nogil=True, cache=True)
+@exact
 def workspace(n: int, K: int) -> Work:
     N, stride = padded(n), padded(K)
     return Work(
@@ -61,34 +61,45 @@ def workspace(n: int, K: int) -> Work:
     )
 
 
-@njit(nogil=True, cache=True)
-def state_parts(n: int, K: int) -> tuple[int, int, int]:
+@exact
+def state_parts(n: int, K: int, whole: bool) -> tuple[int, int, int]:
     """Where a state has its float32 (u, 1/pivots, W) and int32 (cells, order), and its size: all in their units.
 
-    It begins with float64: h and the 4 numbers of ``places``.
+    It begins with float64: h and the 4 numbers of ``places``. W is left out where there are many targets, and where all
+    stand in for a rule (``whole``).
     """
     stride = padded(K)
     single = 2 * (stride + 4)
-    integer = single + 2 * stride + (0 if K > SAVED else (K + 3) // 4 * 4 * stride)
+    integer = single + 2 * stride + (0 if whole or K > SAVED else (K + 3) // 4 * 4 * stride)
     return single, integer, (integer + 1 + n + 1) // 2 * 2
 
 
-@njit(nogil=True, cache=True)
+@exact
+def state_size(n: int, K: int, m: int) -> int:
+    """Of a row: the larger of what a rule needs and what all m targets do, and a flag that says which it was.
+
+    m is 0 where the targets are no rule, or more than can stand in for it; then there is no flag.
+    """
+    by_rule = state_parts(n, K, False)[2]
+    return by_rule if m == 0 else max(by_rule, state_parts(n, m, True)[2]) + 2
+
+
+@exact
 def targets_into(k: Work, y: F32, b: F32, first: int, K: int) -> None:
     for j in range(K):
         k.k64[Y, j], k.k64[B64, j] = y[first + j], b[first + j]
         k.k32[Y32, j], k.k32[B, j] = y[first + j], b[first + j]
 
 
-@njit(nogil=True, cache=True)
+@exact
 def weights_into(k: Work, a: F32, first: int, n: int, weighted: bool) -> None:
     for i in range(n):
         k.n32[AW, i] = a[first + i] if weighted else np.float32(1.0 / n)
 
 
-@njit(nogil=True, cache=True)
-def sources_into(k: Work, n: int, cells: int, low: float, high: float, order: I32, sort: bool) -> int:
-    """The sources of a row: its values in order, or the nodes of a grid of so many cells. Returns how many."""
+@exact
+def sources_into(k: Work, n: int, cells: int, low: float, high: float, order: I32) -> int:
+    """The sources of a row: its values in the order given, or the nodes of a grid. Returns how many."""
     at, place, aw = k.n64[AT], k.n64[PLACE], k.n32[AW]
     mass, roots = k.n32[MASS], k.n32[ROOT]
     if cells > 0:
@@ -99,8 +110,6 @@ def sources_into(k: Work, n: int, cells: int, low: float, high: float, order: I3
         hats(k.in_cells, cells, roots[:N])
         occupied_nodes(n, k.n_int[CELL], k.n32[OCCUPIED])
         return N
-    if sort:
-        sort_places(at, n, low, high, order, k.n_int[COUNT], place)
     N = padded(n)
     for i in range(n):
         place[i], mass[i] = at[order[i]], aw[order[i]]
@@ -109,7 +118,7 @@ def sources_into(k: Work, n: int, cells: int, low: float, high: float, order: I3
     return N
 
 
-@njit(nogil=True, cache=True)
+@exact
 def take_roots(masses: F32, N: int) -> None:
     for i in range(0, N, 16):
         store(masses, i, root(load(masses, i)))

@@ -41,10 +41,10 @@ def nodes_for(eps: float) -> int:
 def by_rule(m: int, eps: float) -> bool:
     """Whether nodes are fewer than targets, by enough to be worth their error.
 
-    The fewer values a row has, the less smooth it is, and the more rows a rule would leave to the reference: where all
-    targets can be taken one by one, they are.
+    The fewer values a row has, the less smooth it is, and the more often a rule is not enough: then kernels take all
+    targets instead, where there are at most MOST_TARGETS.
     """
-    return m > MOST_TARGETS and m >= 1.3 * nodes_for(eps)
+    return m >= 1.3 * nodes_for(eps)
 
 
 def default_targets(n: int, m: int, nodes: int | None, descending: bool, device: torch.device) -> Targets:

@@ -24,7 +24,8 @@ def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(max_workers=max(1, (os.cpu_count() or 1) - 1), thread_name_prefix="sinksort")
 
 
-os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not survive a fork
+if hasattr(os, "register_at_fork"):  # threads do not survive a fork
+    os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
 def run(kernel: Callable[..., None], tasks: int, work: float, *args: Any) -> None:
