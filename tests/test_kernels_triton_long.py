@@ -49,12 +49,15 @@ def quantile_ask(x, q=0.3, eps=1e-2, a=None, squash="sigmoid"):
 
 
 def truth(ask, operator, cotangent, *args):
-    """The reference in double precision, and its gradient."""
-    x = ask.x.detach().double().requires_grad_()
-    eps = ask.eps.double() if isinstance(ask.eps, torch.Tensor) else ask.eps
-    out = operator(x, *args, weights=ask.a, eps=eps, squash=ask.squash, solver=WHOLE, backend="torch")
-    (grad,) = torch.autograd.grad(out, x, cotangent.double())
-    return out.detach(), grad
+    """The reference in double precision, and its gradient; row by row, which takes half as long."""
+    found = []
+    for i in range(len(ask.x)):
+        x = ask.x[i].detach().double().requires_grad_()
+        eps = ask.eps[i].double() if isinstance(ask.eps, torch.Tensor) else ask.eps
+        weights = None if ask.a is None else ask.a[i]
+        out = operator(x, *args, weights=weights, eps=eps, squash=ask.squash, solver=WHOLE, backend="torch")
+        found.append((out.detach(), *torch.autograd.grad(out, x, cotangent[i].double())))
+    return tuple(torch.stack(of_rows) for of_rows in zip(*found, strict=True))
 
 
 def gradients_agree(grad, true, scale=0.0):
