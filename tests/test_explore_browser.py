@@ -225,6 +225,21 @@ def boxes(page):
     )
 
 
+def test_no_plot_moves_when_numbers_change(context):
+    page = opened(context, "?" + to_query(PRESETS["Fifty normal values"]))
+    page.evaluate(
+        "() => { window.resized = 0; new ResizeObserver(() => resized++).observe(document.getElementById('flow')) }"
+    )
+    before = boxes(page)
+    page.get_by_role("slider").focus()
+    for key, wish in (("Home", "get('eps') == '0.0001'"), ("End", "get('eps') == '10'")):
+        page.keyboard.press(key)
+        wait_for_address(page, wish)
+        assert boxes(page) == before
+    assert page.evaluate("resized") == 1  # when it began to look
+    assert page.wrong == []
+
+
 @pytest.fixture
 def phone(browser, server):
     made = browser.new_context(

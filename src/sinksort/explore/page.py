@@ -24,15 +24,16 @@ from .state import COSTS, EPS_RANGE, MOST, READS, SQUASHES, State, as_text, to_q
 from .wire import Wire
 
 OWN = "Your own"  # what the list of presets says after a change
-FACTS = (
-    "eps",
-    "values, targets",
-    "spread over",
-    "Newton steps",
-    "marginal error",
-    "converged",
-    "solved in",
-)
+#: The numbers above the plots, and how many digits wide each is: lines that broke elsewhere would move every plot.
+FACTS = {
+    "eps": 7,
+    "values, targets": 8,
+    "spread over": 11,
+    "Newton steps": 2,
+    "marginal error": 7,
+    "converged": 3,
+    "solved in": 7,
+}
 
 TEMPLATE = """
 {% block title %}sinksort playground{% endblock %}
@@ -50,9 +51,9 @@ TEMPLATE = """
   dt { font-weight: 600; color: #1f2430; float: left; margin-right: 5px; }
   dd { margin: 0 0 4px; }
   main { padding: 4px 8px; min-width: 0; min-height: 0; display: flex; flex-direction: column; }
-  #facts { display: flex; gap: 3px 18px; flex-wrap: wrap; margin: 5px 9px; color: #6b7280;
+  #facts { display: flex; gap: 3px 12px; flex-wrap: wrap; margin: 5px 9px; color: #6b7280; font-size: 12px;
     font-variant-numeric: tabular-nums; contain: content; }
-  #facts b { color: #1f2430; }
+  #facts b { color: #1f2430; display: inline-block; }
   .above, .below { display: flex; min-height: 0; }
   .above { flex: 1; }
   .below { flex: 0 0 38%; }
@@ -113,7 +114,9 @@ TEMPLATE = """
 </main>
 </div>
 {% endblock %}
-""".replace("FACTS", "".join(f"<span>{name} <b></b></span>" for name in FACTS))
+""".replace(
+    "FACTS", "".join(f"<span>{name} <b style='min-width: {wide}ch'></b></span>" for name, wide in FACTS.items())
+)
 
 _COPY = """
 const label = button.label
