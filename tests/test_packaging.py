@@ -143,7 +143,7 @@ def test_make_says_what_it_can_do():
     shown = subprocess.run(
         ["make", "--no-print-directory", "help"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
-    wanted = ["test", "demo", "docs", "serve"]
+    wanted = ["test", "demo", "docs", "serve", "browser-test"]
     assert [line.split()[:2] for line in shown.splitlines()] == [["make", name] for name in wanted]
 
 
