@@ -276,6 +276,11 @@ WRONG: list[tuple[type[Exception], str, Call]] = [
         lambda: sinksort.soft_quantile(X, [0.5, -0.1]),
     ),
     (
+        TypeError,
+        "q must be a number, a sequence of numbers or a tensor, got None; 0.5 is the median.",
+        lambda: sinksort.soft_quantile(X, None),  # type: ignore[arg-type]
+    ),
+    (
         ValueError,
         "q must be a number or one-dimensional, got shape (1, 2); flatten it.",
         lambda: sinksort.soft_quantile(X, torch.tensor([[0.1, 0.2]])),

@@ -369,3 +369,30 @@ def test_what_makes_another_kernel_is_searched_for(change):
             kernel, 1, told["x"], told["eps"], told["N"], SQUASH=told["SQUASH"], BLOCK=16, num_warps=told["num_warps"]
         )
     assert [how for how, *_ in kernel.log] == ["searched", "searched"]
+
+
+@pytest.mark.parametrize("eps", [1e-2, 1e-3])
+def test_a_target_that_weighs_next_to_nothing_is_reached_exactly(eps):
+    """Five of a thousand: the marginal error that is small for equal targets is all that this one gets."""
+    x = random(3, 1000, seed=2).to(DEVICE).requires_grad_()
+    wide = x.detach().double().requires_grad_()
+    w = random(3, 1000, seed=3).to(DEVICE)
+    out = sinksort.soft_topk_mask(x, 5, eps=eps, backend="triton")
+    true = sinksort.soft_topk_mask(wide, 5, eps=eps, solver=WHOLE, backend="torch")
+    torch.testing.assert_close(out.double(), true, rtol=0, atol=1e-5)
+    (gradient,), (true_gradient,) = torch.autograd.grad(out, x, w), torch.autograd.grad(true, wide, w.double())
+    assert ((gradient - true_gradient).abs().amax(-1) <= 1e-3 * true_gradient.abs().amax(-1)).all()
+
+
+def test_gradients_of_plans_that_are_nearly_hard():
+    """Couplings from a tenth down to what single precision rounds to zero, one row each."""
+    n, R = 6, 25
+    x = random(1, n, seed=5).expand(R, n).contiguous().to(DEVICE)
+    eps = torch.logspace(-1, -6, R, device=DEVICE)
+    at = default_targets(n, n, None, False, x.device)
+    ask, c = Ask(x, None, at.y, at.b, eps, "sigmoid"), random(R, n, seed=6).to(DEVICE)
+    gradient = triton_rows.push_backward(ask, triton_rows.push(ask).state, c)
+    wide = x.double().requires_grad_()
+    true = sinksort.soft_sort(wide, eps=eps.double(), solver=WHOLE, backend="torch")
+    (true_gradient,) = torch.autograd.grad(true, wide, c.double())
+    assert ((gradient - true_gradient).abs().amax(-1) <= 1e-3 * true_gradient.abs().amax(-1)).all()

@@ -391,3 +391,14 @@ assert sinksort.soft_rank(torch.tensor([0.3, 0.1, 0.2]), eps=1e-3).round().tolis
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@every_operator
+def test_nothing_that_inference_mode_made_is_left_for_those_who_want_gradients(name: str) -> None:
+    read = OPERATORS[name]
+    x = draw(3, 23)  # a size that nobody else has: what is kept for it is made here
+    with torch.inference_mode():
+        read(x)
+    for each in parts(read(x.clone().requires_grad_())):
+        if each.requires_grad:  # hard ranks do not
+            each.sum().backward()

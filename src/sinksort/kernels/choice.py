@@ -60,7 +60,9 @@ _MISSING = {name: _missing(name, name) for name in _FILES}
 
 def kernels_named(name: str, ask: Ask) -> Kernels:
     short, long = _FILES[name]
-    return _module(long if ask.x.shape[-1] > _SHORT else short)
+    # Triton's kernels for long rows are made for a few targets, of which one may weigh next to nothing, at any length.
+    few = name == "triton" and ask.m is None and ask.y.shape[-1] <= _FEW_TARGETS
+    return _module(long if few or ask.x.shape[-1] > _SHORT else short)
 
 
 @functools.cache

@@ -139,7 +139,8 @@ def quantiles(
     rows = as_rows(x, dim)
     shape = (len(fillers), *rows.shape)
     y = default_targets(rows.shape[-1], 3, None, False, x.device).y
-    at = Targets(y, fillers.expand(*shape[:-1], 3).reshape(-1, 3).float(), y)
+    fillers = fillers if fillers.numel() == 3 else fillers.expand(*shape[:-1], 3)  # one for all rows
+    at = Targets(y, fillers.reshape(-1, 3).float(), y)
     if weights is not None:
         weights = like_rows(weights, x, dim, "weights").expand(shape)
     if mask is not None:

@@ -66,7 +66,8 @@ def _made(n: int, m: int, nodes: int | None, descending: bool, device: torch.dev
     up = n * (at + 1.0) / m
     phi = n * (1.0 + 1.0 / m) - up if descending else up
     parts = (at / max(m - 1, 1), weights, phi, last)
-    return tuple(torch.as_tensor(t, dtype=torch.float32, device=device).unsqueeze(0) for t in parts)
+    with torch.inference_mode(False):  # kept for others, who may want gradients
+        return tuple(torch.as_tensor(t, dtype=torch.float32, device=device).unsqueeze(0) for t in parts)
 
 
 @torch.library.custom_op("sinksort::default_targets", mutates_args=())
@@ -94,5 +95,6 @@ def membership_targets(share: float, largest: bool, device: torch.device) -> Tar
 def _membership(share: float, largest: bool, device: torch.device) -> Targets:
     b = [1.0 - share, share] if largest else [share, 1.0 - share]
     phi = [0.0, 1.0] if largest else [1.0, 0.0]
-    y, weights, levels = (torch.tensor([t], dtype=torch.float32, device=device) for t in ([0.0, 1.0], b, phi))
+    with torch.inference_mode(False):
+        y, weights, levels = (torch.tensor([t], dtype=torch.float32, device=device) for t in ([0.0, 1.0], b, phi))
     return Targets(y, weights, levels)

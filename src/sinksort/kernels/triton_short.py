@@ -277,9 +277,11 @@ def backward(
     t = tl.sum(sums, axis=1)
     W, D = bridged(W, off_diagonal_sums(W, BK), K, BK)
     inverse_D, resistance = path_of(times_laplacian(W, y), step, D, 1e-6)
+    # Of a plan that is hard but for less than this nothing comes through its potentials, and they would overflow.
+    soft = tl.max(D, axis=0) > 1e-25
     largest = tl.max(tl.abs(t), axis=0)
-    largest = tl.where(largest > 0, largest, 1.0)
-    t = t / largest
+    largest = tl.where(soft & (largest > 0), largest, 1.0)
+    t = tl.where(soft, t / largest, 0.0)
     potential = laplacian_solve(W, t, inverse_D, resistance, b, 1e-4, 30)
     potential = through_memory(at_ptr + 3 * N, potential, K, BK)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from .._checks import require_between
+from .._checks import require_between, tracing
 from ..choose import plan_for
 from ..costs import Cost
 from ..kernels import reads
@@ -56,11 +57,17 @@ def soft_quantile(
     tensor([5., 1., 3.])
     """
     rows = as_rows(x, dim)
-    levels = quantile_levels(q, width, x.device)
     batch = rows.shape[:-1]
+    known = None if mask is not None or tracing() else _numbers(q)
+    if known is not None:
+        kept = None
+        levels, fillers = _known_fillers(known, width, rows.shape[-1], x.device)
+        fillers = fillers.reshape(-1, *(1,) * len(batch), 3)
+    else:
+        levels = quantile_levels(q, width, x.device)
+        kept, count = existing(x, dim, mask)
+        fillers = filler_weights(levels, 1.0 / count if width is None else torch.full_like(count, width))
     shape = (levels.numel(), *rows.shape)
-    kept, count = existing(x, dim, mask)
-    fillers = filler_weights(levels, 1.0 / count if width is None else torch.full_like(count, width))
     quantiles = reads.quantiles(
         x,
         q,
@@ -94,13 +101,36 @@ def soft_quantile(
 
 def quantile_levels(q: float | Sequence[float] | Tensor, width: float | None, device: torch.device) -> Tensor:
     """q as a tensor of no or one dimension, after checking it and the width."""
-    levels = torch.as_tensor(q, dtype=wide_dtype(device), device=device)
+    try:
+        levels = torch.as_tensor(q, dtype=wide_dtype(device), device=device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(
+            f"q must be a number, a sequence of numbers or a tensor, got {q!r}; 0.5 is the median."
+        ) from error
     if levels.ndim > 1:
         raise ValueError(f"q must be a number or one-dimensional, got shape {tuple(levels.shape)}; flatten it.")
     require_between(levels, 0.0, 1.0, "q", "levels are fractions: 0.9 is the 90% quantile.")
     if width is not None and not 0 < width <= 1:
         raise ValueError(f"width must be in (0, 1], got {width}; it is the share of all values to average over.")
     return levels
+
+
+def _numbers(q: object) -> float | tuple[float, ...] | None:
+    """q if it is plain numbers, as what can be looked up."""
+    if isinstance(q, (int, float)):
+        return q
+    return tuple(q) if isinstance(q, (list, tuple)) and all(isinstance(each, (int, float)) for each in q) else None
+
+
+@functools.lru_cache(maxsize=256)
+def _known_fillers(
+    q: float | tuple[float, ...], width: float | None, n: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Levels and their fillers (levels, 3) where neither depends on values: brought to a device once."""
+    with torch.inference_mode(False):  # kept for others, who may want gradients
+        levels = quantile_levels(q, width, device)
+        t = torch.full((1,), 1.0 / n if width is None else width, dtype=levels.dtype, device=device)
+        return levels, filler_weights(levels, t)
 
 
 def filler_weights(levels: Tensor, t: Tensor) -> Tensor:
