@@ -77,6 +77,8 @@ class Peer:
             asked = ["git", "-C", site.checkouts[self.checkout], "rev-parse", "--short", "HEAD"]
             found = subprocess.run(asked, capture_output=True, text=True, check=False)
             return found.stdout.strip() or "a checkout without git"
+        if self.kind == "ours":  # perhaps from a folder, not installed
+            return str(importlib.import_module(self.package).__version__)
         name = self.distribution or self.package
         return importlib.metadata.version(name) if name else ""
 
