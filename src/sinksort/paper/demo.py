@@ -5,7 +5,9 @@ Only data that comes inside scikit-learn is used.
 
 from __future__ import annotations
 
+import os
 import shutil
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -56,9 +58,14 @@ def run(out: Path, console: Console) -> list[Path]:
     console.print(
         "\nThe report has every figure, and the three trainings in small; figure1 shows values below, targets above, "
         "and arrows as wide as the mass they move. Then take the ten-line example of the README into your own code, or "
-        "run the paper's experiments in full: sinksort list."
+        f"run the paper's experiments in full: {_command()} list."
     )
     return written
+
+
+def _command() -> str:
+    """How the command line is called here: by its name, or from the environment that make has made."""
+    return "sinksort" if shutil.which("sinksort") else os.path.relpath(Path(sys.executable).parent / "sinksort")
 
 
 def train(out: Path, console: Console) -> None:
