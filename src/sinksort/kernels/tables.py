@@ -14,6 +14,7 @@ from ..rules import LAST, gauss_rule
 
 #: So many targets are taken one by one; where there are more, they are given by a rule or left to the reference.
 MOST_TARGETS = 128
+_VERY_FEW = 20  #: so many targets are never given by a rule
 
 
 class Targets(NamedTuple):
@@ -42,9 +43,10 @@ def by_rule(m: int, eps: float) -> bool:
     """Whether nodes are fewer than targets, by enough to be worth their error.
 
     The fewer values a row has, the less smooth it is, and the more often a rule is not enough: then kernels take all
-    targets instead, where there are at most MOST_TARGETS.
+    targets instead, where there are at most MOST_TARGETS. Very short rows, of which kernels take sixteen at a time, are
+    done with all targets before one is done with a rule.
     """
-    return m >= 1.3 * nodes_for(eps)
+    return m > _VERY_FEW and m >= 1.3 * nodes_for(eps)
 
 
 def default_targets(n: int, m: int, nodes: int | None, descending: bool, device: torch.device) -> Targets:
