@@ -60,9 +60,11 @@ _MISSING = {name: _missing(name, name) for name in _FILES}
 
 def kernels_named(name: str, ask: Ask) -> Kernels:
     short, long = _FILES[name]
-    # Triton's kernels for long rows are made for a few targets, of which one may weigh next to nothing, at any length.
-    few = name == "triton" and ask.m is None and ask.y.shape[-1] <= _FEW_TARGETS
-    return _module(long if few or ask.x.shape[-1] > _SHORT else short)
+    n, K = ask.x.shape[-1], ask.y.shape[-1]
+    # Triton's kernels for long rows are made for a few targets, of which one may weigh next to nothing. Of very short
+    # rows the others know gradients better, but memberships worse.
+    few = name == "triton" and ask.m is None and (K <= 2 or (K <= _FEW_TARGETS and n >= 16))
+    return _module(long if few or n > _SHORT else short)
 
 
 @functools.cache

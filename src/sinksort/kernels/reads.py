@@ -44,7 +44,7 @@ def ranks(
         return None
     rows = as_rows(x, dim)
     plain = targets is None and target_weights is None and mask is None
-    if plain and by_rule(m := _count(rows, num_targets), entropy_number(eps)):
+    if plain and by_rule(m := _count(rows, num_targets), entropy_number(eps), name):
         at = default_targets(rows.shape[-1], m, nodes_for(entropy_number(eps)), descending, x.device)
     else:
         several = _targets(x, rows, dim, mask, targets, target_weights, num_targets, descending, backend)
