@@ -51,7 +51,8 @@ CALLS = {
 @pytest.mark.parametrize("name", CALLS)
 def test_operators_and_gradients_are_those_of_the_reference(name, eps, shape):
     call, x = CALLS[name], rows(*shape)
-    if eps < 5e-3 and "rank" not in name:
+    very_short = shape[-1] < 64 or name in ("sort", "sort from the top", "wide median")  # or many targets
+    if eps < 5e-3 and "rank" not in name and very_short:
         with pytest.raises(ValueError, match=r"sort and select from eps = 0\.005 up, and eps = 0\.001"):
             call(x, eps=eps, backend="numba")
         return

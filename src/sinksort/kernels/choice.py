@@ -60,11 +60,23 @@ _MISSING = {name: _missing(name, name) for name in _FILES}
 
 def kernels_named(name: str, ask: Ask) -> Kernels:
     short, long = _FILES[name]
+    return _module(long if ask.x.shape[-1] > _SHORT or _one_by_one(name, ask) else short)
+
+
+def _one_by_one(name: str, ask: Ask) -> bool:
+    """Whether a short row with few targets is better off with the kernels for long rows, which have more digits.
+
+    In Triton of very short rows the others know gradients better, but memberships worse. In Numba the others are twice
+    as fast where eps is not too small for them.
+    """
     n, K = ask.x.shape[-1], ask.y.shape[-1]
-    # Triton's kernels for long rows are made for a few targets, of which one may weigh next to nothing. Of very short
-    # rows the others know gradients better, but memberships worse.
-    few = name == "triton" and ask.m is None and (K <= 2 or (K <= _FEW_TARGETS and n >= 16))
-    return _module(long if few or n > _SHORT else short)
+    if ask.m is not None or K > _FEW_TARGETS:
+        return False
+    return K <= 2 or n >= 16 if name == "triton" else n >= 64 and _sharp(ask)
+
+
+def _sharp(ask: Ask) -> bool:
+    return not isinstance(ask.eps, Tensor) and ask.eps < _SHARP
 
 
 @functools.cache
@@ -112,7 +124,7 @@ def able(name: str, ask: Ask, backend: str) -> bool:
 
 def too_sharp(name: str, ask: Ask, backend: str) -> bool:
     """Whether single precision is not enough for a few targets: what they receive changes within eps."""
-    small = name == "numba" and ask.x.shape[-1] <= _SHORT and not isinstance(ask.eps, Tensor) and ask.eps < _SHARP
+    small = name == "numba" and ask.x.shape[-1] <= _SHORT and _sharp(ask) and not _one_by_one(name, ask)
     return small and _refused(f"its kernels sort and select from eps = {_SHARP:g} up, and eps = {ask.eps:g}", backend)
 
 
