@@ -45,6 +45,7 @@ def _plan(ask: Ask) -> Plan:
     R, n = values.shape
     a = torch.full_like(values, 1.0 / n).detach() if ask.a is None else ask.a.double()
     y, b = (t.double().expand(R, -1) for t in (ask.y, ask.b))
+    a, b = a / a.sum(-1, keepdim=True), b / b.sum(-1, keepdim=True)  # single precision left their sums off by 1e-8
     eps = ask.eps if isinstance(ask.eps, Tensor) else values.new_tensor(ask.eps)
     x_tilde = normalize(values, a, ask.squash, y[:, :1], y[:, -1:])
     x_tilde = torch.where(torch.isnan(x_tilde).any(-1, keepdim=True), torch.nan, x_tilde)
