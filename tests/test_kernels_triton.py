@@ -12,7 +12,7 @@ from sinksort.kernels.tables import default_targets, membership_targets
 pytest.importorskip("triton", reason="Triton is made for Linux only")
 
 from sinksort.kernels import triton_rows, triton_whole  # after the check that Triton is there
-from sinksort.kernels.triton_launch import launch
+from sinksort.kernels.triton_launch import Launch, launch
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 WHOLE = sinksort.Newton(compress=False)
@@ -369,6 +369,16 @@ def test_what_makes_another_kernel_is_searched_for(change):
             kernel, 1, told["x"], told["eps"], told["N"], SQUASH=told["SQUASH"], BLOCK=16, num_warps=told["num_warps"]
         )
     assert [how for how, *_ in kernel.log] == ["searched", "searched"]
+
+
+def test_a_kernel_that_knows_its_numbers_is_searched_for_once():
+    kernel, x = Kernel(), torch.zeros(65)
+    again = Launch(kernel, (64,), 8, BLOCK=16, SQUASH=1)
+    again(7, x, 0.1)
+    again(5, x[1:], 0.2)
+    assert kernel.log[0] == ("searched", (7,), (x, 0.1, 64), {"SQUASH": 1, "BLOCK": 16}, 8)
+    how, grid, args = kernel.log[1]
+    assert (how, grid, args[1:]) == ("direct", (5, 1, 1), (0.2, 64, 1, 16))
 
 
 @pytest.mark.parametrize("eps", [1e-2, 1e-3])

@@ -37,3 +37,25 @@ def launch(kernel: Any, programs: int, *args: Any, num_warps: int = 4, **constan
         if len(_kept) >= _MOST:
             _kept.clear()
         _kept[key] = compiled
+
+
+class Launch:
+    """A kernel with its numbers and constants, when it is compiled for any values and alignments of what is left.
+
+    What is left are tensors, always of the same dtypes, and numbers with a fraction; they come first.
+    """
+
+    def __init__(self, kernel: Any, numbers: tuple[int, ...], num_warps: int, **constants: Any) -> None:
+        self._kernel, self._numbers, self._warps, self._constants = kernel, numbers, num_warps, constants
+        self._rest = (*numbers, *(constants[name] for name in kernel.arg_names[-len(constants) :]))
+        self._compiled: dict[int, Any] = {}
+
+    def __call__(self, programs: int, *args: Any) -> None:
+        device = args[0].get_device()
+        compiled = self._compiled.get(device)
+        if compiled is not None:
+            compiled[programs, 1, 1](*args, *self._rest)
+            return
+        compiled = self._kernel[(programs,)](*args, *self._numbers, **self._constants, num_warps=self._warps)
+        if _DIRECT:
+            self._compiled[device] = compiled  # None, from the interpreter, is asked again

@@ -8,15 +8,16 @@ twice is NaN.
 
 from __future__ import annotations
 
+import functools
 import os
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from . import triton_short, triton_whole
 from .asks import Answer, Ask
-from .triton_launch import launch
+from .triton_launch import Launch
 from .triton_parts import SQUASHES
 
 FINAL = True
@@ -69,28 +70,46 @@ def push_backward(ask: Ask, state: Tensor, c: Tensor) -> Tensor:
         return _backward(ask, None, state, c)
 
 
-class _Arguments:
-    """What the launches of one ask share."""
+class _Layout(NamedTuple):
+    """All that launches depend on and that is no value: it is worked out once, and again only for another layout."""
 
-    def __init__(self, ask: Ask, phi: Tensor | None) -> None:
-        x, a, y, b = ask.x, ask.x if ask.a is None else ask.a, ask.y.contiguous(), ask.b.contiguous()
-        levels = y if phi is None else phi.contiguous()  # not read when values are pushed
-        self.n, self.K, self.m = x.shape[1], y.shape[1], ask.m
-        self.tensors = x, a, y, b, levels
-        self.eps, self.eps_rows = (0.0, ask.eps) if isinstance(ask.eps, Tensor) else (float(ask.eps), y)
-        self.strides = (
-            _row_stride(x), x.stride(1), _row_stride(a), a.stride(1),
-            _row_stride(y), _row_stride(b), _row_stride(levels),
-        )  # fmt: skip
-        self.kind: dict[str, Any] = {
-            "SQUASH": SQUASHES[ask.squash],
-            "WEIGHTED": ask.a is not None,
-            "EPS_ROWS": isinstance(ask.eps, Tensor),
-            "PUSH": phi is None,
-        }
-        self.rule = ask.m is not None and phi is not None
-        self.targets = self.m if self.m is not None and self.rule else self.K  # of the second launch
-        self.wide = self.targets <= _WIDE
+    n: int
+    K: int
+    m: int | None
+    dtype: torch.dtype
+    strides: tuple[int, ...]  #: of x, a, y, b, phi: the kernels' numbers
+    kind: tuple[int, bool, bool, bool]  #: SQUASH, WEIGHTED, EPS_ROWS, PUSH
+
+    @property
+    def rule(self) -> bool:
+        return self.m is not None and not self.kind[3]
+
+    @property
+    def targets(self) -> int:
+        """Of the second launch."""
+        return self.m if self.m is not None and self.rule else self.K
+
+    @property
+    def wide(self) -> bool:
+        return self.targets <= _WIDE
+
+    @property
+    def constants(self) -> dict[str, int | bool]:
+        return dict(zip(("SQUASH", "WEIGHTED", "EPS_ROWS", "PUSH"), self.kind, strict=True))
+
+
+def _laid_out(ask: Ask, phi: Tensor | None) -> tuple[_Layout, tuple[Tensor, ...], float, Tensor]:
+    """The layout; x, a, y, b, phi; eps as a number and as rows, of which one is not read."""
+    x, a, y, b = ask.x, ask.x if ask.a is None else ask.a, ask.y.contiguous(), ask.b.contiguous()
+    levels = y if phi is None else phi.contiguous()  # not read when values are pushed
+    eps, eps_rows = (0.0, ask.eps) if isinstance(ask.eps, Tensor) else (float(ask.eps), y)
+    strides = (
+        _row_stride(x), x.stride(1), _row_stride(a), a.stride(1),
+        _row_stride(y), _row_stride(b), _row_stride(levels),
+    )  # fmt: skip
+    kind = SQUASHES[ask.squash], ask.a is not None, isinstance(ask.eps, Tensor), phi is None
+    layout = _Layout(x.shape[1], y.shape[1], ask.m, x.dtype, strides, kind)
+    return layout, (x, a, y, b, levels), eps, eps_rows
 
 
 def _row_stride(t: Tensor) -> int:
@@ -114,56 +133,72 @@ def _whole_sizes(n: int, targets: int, wide: bool) -> tuple[int, int]:
     return 8192 // _power(targets), 8
 
 
+@functools.lru_cache(maxsize=1024)
+def _forward_launches(on: _Layout, columns: int, last_row: int | None) -> tuple[Launch | None, Launch]:
+    n, K = on.n, on.K
+    first = None
+    if K <= _FEW:
+        at_once, warps = _short_sizes(n, K)
+        first = Launch(
+            triton_short.forward, (n, K, columns, *on.strides, last_row or 0), warps, **on.constants,
+            RULE=on.rule and last_row is not None, MENDED=on.wide, EXACT=n <= _EXACT,
+            BLOCK_N=_power(n), BN=at_once, BK=_power(K),
+        )  # fmt: skip
+    at_once, warps = _whole_sizes(n, on.targets, on.wide)
+    second = Launch(
+        triton_whole.forward, (n, K, on.targets, columns, *on.strides), warps, **on.constants,
+        GRID=on.rule, ALWAYS=first is None, WIDE=on.wide, TA=0 if on.wide else 1,
+        BLOCK_N=_power(n), BN=at_once, BK=_power(on.targets),
+    )  # fmt: skip
+    return first, second
+
+
 def _forward(ask: Ask, phi: Tensor | None) -> Answer:
-    each, x = _Arguments(ask, phi), ask.x
-    R, n, K = len(x), each.n, each.K
+    on, tensors, eps, eps_rows = _laid_out(ask, phi)
+    x, R = ask.x, ask.x.shape[0]
     columns, dtype = state_layout(ask)
-    out = x.new_empty(R, K, dtype=torch.float32) if phi is None else x.new_empty(R, n)
+    last = tensors[2] if ask.last is None else ask.last.contiguous()
+    first, second = _forward_launches(on, columns, None if ask.last is None else _row_stride(last))
+    out = x.new_empty(R, on.K, dtype=torch.float32) if phi is None else x.new_empty(R, on.n)
     state = x.new_empty(R, columns, dtype=dtype)
     error = x.new_empty(R, dtype=torch.float32)
-    few = K <= _FEW
-    if few:
-        at = x.new_empty(R, 3 * n + K, dtype=torch.float32)
-        last = each.tensors[2] if ask.last is None else ask.last.contiguous()
-        at_once, warps = _short_sizes(n, K)
-        launch(
-            triton_short.forward, R,
-            *each.tensors, last, each.eps_rows, at, out, state, error,
-            each.eps, n, K, columns, *each.strides, _row_stride(last),
-            **each.kind, RULE=each.rule and ask.last is not None, MENDED=each.wide, EXACT=n <= _EXACT,
-            BLOCK_N=_power(n), BN=at_once, BK=_power(K), num_warps=warps,
-        )  # fmt: skip
-    at_once, warps = _whole_sizes(n, each.targets, each.wide)
-    launch(
-        triton_whole.forward, R,
-        *each.tensors, each.eps_rows, out, state, error,
-        each.eps, n, K, each.targets, columns, *each.strides,
-        **each.kind, GRID=each.rule, ALWAYS=not few, WIDE=each.wide, TA=0 if each.wide else 1,
-        BLOCK_N=_power(n), BN=at_once, BK=_power(each.targets), num_warps=warps,
-    )  # fmt: skip
+    if first is not None:
+        at = x.new_empty(R, 3 * on.n + on.K, dtype=torch.float32)
+        first(R, *tensors, last, eps_rows, at, out, state, error, eps)
+    second(R, *tensors, eps_rows, out, state, error, eps)
     return Answer(out, state, error)
 
 
-def _backward(ask: Ask, phi: Tensor | None, state: Tensor, w: Tensor) -> Tensor:
-    each, x = _Arguments(ask, phi), ask.x
-    R, n, K = len(x), each.n, each.K
-    grad = x.new_empty(R, n)
-    partial = x.new_empty(R, 2 * n if phi is None else n, dtype=torch.float32)
+@functools.lru_cache(maxsize=1024)
+def _backward_launches(
+    on: _Layout, columns: int, w_strides: tuple[int, int], _: torch.dtype
+) -> tuple[Launch | None, Launch]:
+    """The last argument is the dtype of the cotangent."""
+    n, K = on.n, on.K
+    first = None
     if K <= _FEW:
-        at = x.new_empty(R, 3 * n + K, dtype=torch.float32)
         at_once, warps = _short_sizes(n, K)
-        launch(
-            triton_short.backward, R,
-            *each.tensors, w, each.eps_rows, at, state, partial, grad,
-            each.eps, n, K, state.shape[1], *each.strides, _row_stride(w), w.stride(1),
-            **each.kind, BLOCK_N=_power(n), BN=at_once, BK=_power(K), num_warps=warps,
+        first = Launch(
+            triton_short.backward, (n, K, columns, *on.strides, *w_strides), warps, **on.constants,
+            BLOCK_N=_power(n), BN=at_once, BK=_power(K),
         )  # fmt: skip
-    at_once, warps = _whole_sizes(n, each.targets, each.wide)
-    launch(
-        triton_whole.backward, R,
-        *each.tensors, w, each.eps_rows, state, partial, grad,
-        each.eps, n, K, each.targets, state.shape[1], *each.strides, _row_stride(w), w.stride(1),
-        **each.kind, GRID=each.rule, WIDE=each.wide, TA=0 if each.wide else 1,
-        BLOCK_N=_power(n), BN=at_once, BK=_power(each.targets), num_warps=warps,
+    at_once, warps = _whole_sizes(n, on.targets, on.wide)
+    second = Launch(
+        triton_whole.backward, (n, K, on.targets, columns, *on.strides, *w_strides), warps, **on.constants,
+        GRID=on.rule, WIDE=on.wide, TA=0 if on.wide else 1,
+        BLOCK_N=_power(n), BN=at_once, BK=_power(on.targets),
     )  # fmt: skip
+    return first, second
+
+
+def _backward(ask: Ask, phi: Tensor | None, state: Tensor, w: Tensor) -> Tensor:
+    on, tensors, eps, eps_rows = _laid_out(ask, phi)
+    x, R = ask.x, ask.x.shape[0]
+    first, second = _backward_launches(on, state.shape[1], (_row_stride(w), w.stride(1)), w.dtype)
+    grad = x.new_empty(R, on.n)
+    partial = x.new_empty(R, 2 * on.n if phi is None else on.n, dtype=torch.float32)
+    if first is not None:
+        at = x.new_empty(R, 3 * on.n + on.K, dtype=torch.float32)
+        first(R, *tensors, w, eps_rows, at, state, partial, grad, eps)
+    second(R, *tensors, w, eps_rows, state, partial, grad, eps)
     return grad
