@@ -58,7 +58,7 @@ def soft_quantile(
     """
     rows = as_rows(x, dim)
     batch = rows.shape[:-1]
-    known = None if mask is not None or tracing() else _numbers(q)
+    known = None if mask is not None or isinstance(width, Tensor) or tracing() else _numbers(q)
     if known is not None:
         kept = None
         levels, fillers = _known_fillers(known, width, rows.shape[-1], x.device)
