@@ -11,8 +11,7 @@ from sinksort.kernels.tables import default_targets, membership_targets
 
 pytest.importorskip("triton", reason="Triton is made for Linux only")
 
-from sinksort.kernels import triton_rows, triton_whole  # after the check that Triton is there
-from sinksort.kernels.triton_launch import Launch, launch
+from sinksort.kernels import triton_launch, triton_rows, triton_whole  # after the check that Triton is there
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 WHOLE = sinksort.Newton(compress=False)
@@ -317,37 +316,56 @@ def test_why_an_ask_is_refused(monkeypatch):
 
 
 class Compiled:
-    """What Triton returns from a launch; the interpreter has no such thing."""
-
     def __init__(self, log):
         self.log = log
 
     def __getitem__(self, grid):
-        return lambda *args: self.log.append(("direct", grid, args))
+        return lambda *args, stream: self.log.append(("direct", grid, args, stream))
 
 
 class Kernel:
-    arg_names = ("x_ptr", "eps", "N", "SQUASH", "BLOCK")
+    arg_names = ("x_ptr", "scratch_ptr", "eps", "N", "SQUASH", "BLOCK")
 
-    def __init__(self):
-        self.log = []
+    def __init__(self, compiles=True):
+        self.log, self.compiles = [], compiles
 
     def __getitem__(self, grid):
         def by_triton(*args, num_warps, **constants):
             self.log.append(("searched", grid, args, constants, num_warps))
-            return Compiled(self.log)
+            return Compiled(self.log) if self.compiles else None
 
         return by_triton
 
 
-def test_a_kernel_is_searched_for_once_and_then_launched_directly():
+@pytest.fixture
+def records(monkeypatch):
+    monkeypatch.setattr(triton_launch, "_records", {})
+    monkeypatch.setattr(triton_launch, "_stream", lambda _: "the stream")
+    return triton_launch._records
+
+
+def launch_twice(kernel, x, eps, SQUASH=1):
+    """Two launches: the second gets the second half of the scratch of the first."""
+
+    def make(launch):
+        scratch = launch.empty(2, 64, dtype=torch.float64)
+        for part in (scratch, scratch[1]):
+            launch(kernel, 7, x, part, eps, len(x), BLOCK=16, SQUASH=SQUASH, num_warps=8)
+
+    triton_launch.launches(("twice", SQUASH), (x,), (), eps, make)
+
+
+def test_kernels_are_searched_for_once_and_then_launched_directly(records):
     kernel, x, other = Kernel(), torch.zeros(64), torch.ones(64)
-    launch(kernel, 7, x, 0.1, 64, SQUASH=1, BLOCK=16, num_warps=8)
-    launch(kernel, 5, other, 0.2, 64, BLOCK=16, SQUASH=1, num_warps=8)
-    assert kernel.log[0] == ("searched", (7,), (x, 0.1, 64), {"SQUASH": 1, "BLOCK": 16}, 8)
-    how, grid, args = kernel.log[1]
-    assert (how, grid, args[1:]) == ("direct", (5, 1, 1), (0.2, 64, 1, 16))
-    assert args[0] is other
+    launch_twice(kernel, x, 0.1)
+    launch_twice(kernel, other, 0.2)
+    assert [how for how, *_ in kernel.log] == ["searched", "searched", "direct", "direct"]
+    _, grid, (first, _, *numbers), constants, warps = kernel.log[0]
+    assert first is x
+    assert (grid, numbers, constants, warps) == ((7,), [0.1, 64], {"SQUASH": 1, "BLOCK": 16}, 8)
+    (_, grid, args, stream), (*_, again, _) = kernel.log[2:]
+    assert (grid, args[0], args[2:], stream) == ((7, 1, 1), other.data_ptr(), (0.2, 64, 1, 16), "the stream")
+    assert again == (args[0], args[1] + 512, *args[2:])
 
 
 @pytest.mark.parametrize(
@@ -355,30 +373,40 @@ def test_a_kernel_is_searched_for_once_and_then_launched_directly():
     [
         {"x": torch.zeros(64, dtype=torch.float16)},
         {"x": torch.zeros(65)[1:]},  # not aligned
-        {"N": 65},
+        {"x": torch.zeros(128)[::2]},
+        {"x": torch.zeros(63)},
         {"SQUASH": 2},
-        {"num_warps": 4},
     ],
-    ids=lambda change: next(iter(change)),
+    ids=["dtype", "alignment", "stride", "length", "constant"],
 )
-def test_what_makes_another_kernel_is_searched_for(change):
+def test_what_makes_another_kernel_is_searched_for(records, change):
     kernel = Kernel()
-    for given in ({}, change):
-        told = {"x": torch.zeros(64), "eps": 0.1, "N": 64, "SQUASH": 1, "num_warps": 8} | given
-        launch(
-            kernel, 1, told["x"], told["eps"], told["N"], SQUASH=told["SQUASH"], BLOCK=16, num_warps=told["num_warps"]
-        )
-    assert [how for how, *_ in kernel.log] == ["searched", "searched"]
+    for given in ({}, change, {}, change):
+        launch_twice(kernel, **({"x": torch.zeros(64), "eps": 0.1} | given))
+    assert [how for how, *_ in kernel.log] == 4 * ["searched"] + 4 * ["direct"]
 
 
-def test_a_kernel_that_knows_its_numbers_is_searched_for_once():
-    kernel, x = Kernel(), torch.zeros(65)
-    again = Launch(kernel, (64,), 8, BLOCK=16, SQUASH=1)
-    again(7, x, 0.1)
-    again(5, x[1:], 0.2)
-    assert kernel.log[0] == ("searched", (7,), (x, 0.1, 64), {"SQUASH": 1, "BLOCK": 16}, 8)
-    how, grid, args = kernel.log[1]
-    assert (how, grid, args[1:]) == ("direct", (5, 1, 1), (0.2, 64, 1, 16))
+def test_what_was_not_compiled_is_not_recorded(records):
+    kernel = Kernel(compiles=False)
+    for _ in range(2):
+        launch_twice(kernel, torch.zeros(64), 0.1)
+    assert not records
+    assert [how for how, *_ in kernel.log] == 4 * ["searched"]
+
+
+def test_records_do_not_pile_up(records, monkeypatch):
+    monkeypatch.setattr(triton_launch, "_MOST", 3)
+    for n in range(1, 9):
+        launch_twice(Kernel(), torch.zeros(n), 0.1)
+        assert len(records) <= 3
+
+
+def test_a_recorder_refuses_what_it_could_not_repeat(records):
+    kernel, x = Kernel(), torch.zeros(64)
+    with pytest.raises(AssertionError, match="nobody told the recorder about"):
+        triton_launch.launches((), (x,), (), 0.1, lambda go: go(kernel, 7, x, x.clone(), 0.1, 64, BLOCK=16, SQUASH=1))
+    with pytest.raises(AssertionError, match=r"another number than 0\.1"):
+        triton_launch.launches((), (x,), (), 0.1, lambda go: go(kernel, 7, x, x, 0.2, 64, BLOCK=16, SQUASH=1))
 
 
 @pytest.mark.parametrize("eps", [1e-2, 1e-3])

@@ -20,7 +20,7 @@ from ..squash import Squash
 from . import ops
 from .asks import Ask
 from .choice import able, chosen, refuse, too_sharp
-from .tables import MOST_TARGETS, Targets, by_rule, default_targets, membership_targets, nodes_for
+from .tables import MOST_TARGETS, Targets, default_targets, membership_targets, nodes_in_place_of
 
 
 def ranks(
@@ -44,8 +44,10 @@ def ranks(
         return None
     rows = as_rows(x, dim)
     plain = targets is None and target_weights is None and mask is None
-    if plain and by_rule(m := _count(rows, num_targets), entropy_number(eps), name):
-        at = default_targets(rows.shape[-1], m, nodes_for(entropy_number(eps)), descending, x.device)
+    m = _count(rows, num_targets) if plain else 0
+    nodes = nodes_in_place_of(m, entropy_number(eps), name) if m > 1 else None
+    if nodes is not None:
+        at = default_targets(rows.shape[-1], m, nodes, descending, x.device)
     else:
         several = _targets(x, rows, dim, mask, targets, target_weights, num_targets, descending, backend)
         if several is None:
@@ -108,11 +110,12 @@ def memberships(
         return None
     rows = as_rows(x, dim)
     n = rows.shape[-1]
+    digits = torch.float64 if name == "numba" else torch.float32
     if isinstance(k, (int, float)) and not isinstance(k, bool) and 0 <= k <= n and mask is None:
-        at = membership_targets(float(k) / n, largest, x.device)
+        at = membership_targets(float(k) / n, largest, x.device, digits)
     else:
         ends = membership_targets(0.5, largest, x.device)
-        of_all = share().reshape(-1, 1).float()
+        of_all = share().reshape(-1, 1).to(digits)
         b = torch.cat([1.0 - of_all, of_all] if largest else [of_all, 1.0 - of_all], dim=-1)
         at = Targets(ends.y, b, ends.phi)
     return _pulled(x, rows, dim, weights, mask, at, eps, squash, name, backend, sharp=True)
@@ -243,13 +246,13 @@ def _ask(
     a = None
     if weights is not None:
         require_floating(weights, "weights")
-        a = like_rows(weights, x, dim, "weights").reshape(-1, n).float()
+        a = like_rows(weights, x, dim, "weights").reshape(-1, n).to(at.b.dtype)
     kept, _ = existing(x, dim, mask) if mask is not None else (None, None)
     if kept is not None:
         # What is masked weighs nothing, and whatever stood there is gone; an empty row becomes a row of zeros.
         live = kept.reshape(-1, n)
         flat = torch.where(live, flat, 0.0)
-        a = torch.where(live, 1.0 if a is None else a, 0.0)
+        a = torch.where(live, live.to(at.b.dtype) if a is None else a, 0.0)
         a = torch.where(live.any(-1, keepdim=True), a, 1.0)
     if a is not None:
         if weights is not None:

@@ -39,15 +39,25 @@ def nodes_for(eps: float) -> int:
     return 8 * math.ceil(3.9 / math.sqrt(eps) / 8)
 
 
-def by_rule(m: int, eps: float, name: str) -> bool:
-    """Whether nodes are fewer than targets, by enough to be worth their error, to the kernels called ``name``.
+def nodes_in_place_of(m: int, eps: float, name: str) -> int | None:
+    """Nodes of a rule for m targets, or None where all are better: to the kernels called ``name``.
 
     The fewer values a row has, the less smooth it is, and the more often a rule is not enough: then kernels take all
-    targets instead, where there are at most MOST_TARGETS. A thread block waits for that longer than the rule saves
-    (512 rows of 100 values on an H200: 0.96 ms with a rule, 0.56 ms without). On the CPU only very short rows, of which
-    kernels take sixteen at a time, are done with all targets before one is done with a rule.
+    targets instead, where there are at most MOST_TARGETS. On the CPU only very short rows, of which kernels take
+    sixteen at a time, are done with all targets before one is done with a rule. In Triton all rows of a batch wait for
+    the one that is done twice, and a matrix is as large as the next power of two: so a rule has that many nodes, and
+    half as many again as ordinary inputs need, or it is not worth it.
+
+    >>> nodes_in_place_of(100, 1e-2, "numba"), nodes_in_place_of(100, 1e-2, "triton")
+    (40, 64)
+    >>> nodes_in_place_of(100, 1e-3, "triton") is None
+    True
     """
-    return m > (MOST_TARGETS if name == "triton" else _VERY_FEW) and m >= 1.3 * nodes_for(eps)
+    nodes = nodes_for(eps)
+    if name == "triton" and m <= MOST_TARGETS:
+        padded = max(16, 1 << (3 * nodes // 2 - 1).bit_length())
+        return padded if 2 * padded <= 1 << (m - 1).bit_length() else None
+    return nodes if m > _VERY_FEW and m >= 1.3 * nodes else None
 
 
 def default_targets(n: int, m: int, nodes: int | None, descending: bool, device: torch.device) -> Targets:
@@ -88,16 +98,18 @@ def _(n: int, m: int, nodes: int | None, descending: bool, device: torch.device)
     return y, b, phi, torch.empty(1, 0 if nodes is None else LAST, K, device=device)
 
 
-def membership_targets(share: float, largest: bool, device: torch.device) -> Targets:
-    """Out of the k, and in: two targets."""
+def membership_targets(
+    share: float, largest: bool, device: torch.device, dtype: torch.dtype = torch.float32
+) -> Targets:
+    """Out of the k, and in: two targets, with weights of this dtype."""
     make = _membership.__wrapped__ if torch.compiler.is_compiling() else _membership
-    return make(share, largest, device)
+    return make(share, largest, device, dtype)
 
 
 @functools.lru_cache(maxsize=256)
-def _membership(share: float, largest: bool, device: torch.device) -> Targets:
+def _membership(share: float, largest: bool, device: torch.device, dtype: torch.dtype) -> Targets:
     b = [1.0 - share, share] if largest else [share, 1.0 - share]
     phi = [0.0, 1.0] if largest else [1.0, 0.0]
     with torch.inference_mode(False):
-        y, weights, levels = (torch.tensor([t], dtype=torch.float32, device=device) for t in ([0.0, 1.0], b, phi))
-    return Targets(y, weights, levels)
+        y, levels = (torch.tensor([t], dtype=torch.float32, device=device) for t in ([0.0, 1.0], phi))
+        return Targets(y, torch.tensor([b], dtype=dtype, device=device), levels)

@@ -8,7 +8,6 @@ twice is NaN.
 
 from __future__ import annotations
 
-import functools
 import os
 from typing import NamedTuple
 
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from . import triton_short, triton_whole
 from .asks import Answer, Ask
-from .triton_launch import Launch
+from .triton_launch import Recorder, launches
 from .triton_parts import SQUASHES
 
 FINAL = True
@@ -51,65 +50,70 @@ def state_layout(ask: Ask) -> tuple[int, torch.dtype]:
 
 
 def pull(ask: Ask, phi: Tensor) -> Answer:
-    with torch.cuda.device_of(ask.x):
-        return _forward(ask, phi)
+    return _forward(ask, phi)
 
 
 def push(ask: Ask) -> Answer:
-    with torch.cuda.device_of(ask.x):
-        return _forward(ask, None)
+    return _forward(ask, None)
 
 
 def pull_backward(ask: Ask, phi: Tensor, state: Tensor, w: Tensor) -> Tensor:
-    with torch.cuda.device_of(ask.x):
-        return _backward(ask, phi, state, w)
+    return _backward(ask, phi, state, w)
 
 
 def push_backward(ask: Ask, state: Tensor, c: Tensor) -> Tensor:
-    with torch.cuda.device_of(ask.x):
-        return _backward(ask, None, state, c)
+    return _backward(ask, None, state, c)
 
 
-class _Layout(NamedTuple):
-    """All that launches depend on and that is no value: it is worked out once, and again only for another layout."""
+def _given(ask: Ask, phi: Tensor | None) -> tuple[tuple[Tensor, ...], float, Tensor]:
+    """x, a, y, b, phi; eps as a number and as rows, of which one is not read."""
+    y = ask.y.contiguous()
+    levels = y if phi is None else phi.contiguous()  # not read when values are pushed
+    eps, eps_rows = (0.0, ask.eps) if isinstance(ask.eps, Tensor) else (float(ask.eps), y)
+    return (ask.x, ask.x if ask.a is None else ask.a, y, ask.b.contiguous(), levels), eps, eps_rows
+
+
+def _what(ask: Ask, push: bool) -> tuple[int, bool, bool, bool, int | None]:
+    """All that launches depend on and that is not the layout of a tensor: SQUASH, WEIGHTED, EPS_ROWS, PUSH and m."""
+    return SQUASHES[ask.squash], ask.a is not None, isinstance(ask.eps, Tensor), push, ask.m
+
+
+class _Sizes(NamedTuple):
+    """What both launches need to know, from the tensors and from ``_what``."""
 
     n: int
     K: int
-    m: int | None
-    dtype: torch.dtype
-    strides: tuple[int, ...]  #: of x, a, y, b, phi: the kernels' numbers
-    kind: tuple[int, bool, bool, bool]  #: SQUASH, WEIGHTED, EPS_ROWS, PUSH
+    strides: tuple[int, ...]  #: of x, a, y, b, phi
+    constants: dict[str, int | bool]
+    rule: bool
+    targets: int  #: of the second launch
+    wide: bool
+
+    @classmethod
+    def of(cls, given: tuple[Tensor, ...], what: tuple[int, bool, bool, bool, int | None]) -> _Sizes:
+        x, a, y, b, phi = given
+        *kind, m = what
+        rule = m is not None and not what[3]
+        K = y.shape[1]
+        targets = m if m is not None and rule else K
+        strides = (
+            _row_stride(x), x.stride(1), _row_stride(a), a.stride(1), _row_stride(y), _row_stride(b), _row_stride(phi),
+        )  # fmt: skip
+        constants = dict(zip(("SQUASH", "WEIGHTED", "EPS_ROWS", "PUSH"), kind, strict=True))
+        return cls(x.shape[1], K, strides, constants, rule, targets, targets <= _WIDE)
 
     @property
-    def rule(self) -> bool:
-        return self.m is not None and not self.kind[3]
+    def first(self) -> tuple[int, int]:
+        """How many values at a time, and warps: more would not fit into registers."""
+        block_n, block_k = _power(self.n), _power(self.K)
+        at_once = min(block_n, {16: 128, 32: 64, 64: 64, 128: 32}[block_k])
+        return at_once, 2 if at_once * block_k <= 512 else 4 if at_once * block_k <= 2048 else 8
 
     @property
-    def targets(self) -> int:
-        """Of the second launch."""
-        return self.m if self.m is not None and self.rule else self.K
-
-    @property
-    def wide(self) -> bool:
-        return self.targets <= _WIDE
-
-    @property
-    def constants(self) -> dict[str, int | bool]:
-        return dict(zip(("SQUASH", "WEIGHTED", "EPS_ROWS", "PUSH"), self.kind, strict=True))
-
-
-def _laid_out(ask: Ask, phi: Tensor | None) -> tuple[_Layout, tuple[Tensor, ...], float, Tensor]:
-    """The layout; x, a, y, b, phi; eps as a number and as rows, of which one is not read."""
-    x, a, y, b = ask.x, ask.x if ask.a is None else ask.a, ask.y.contiguous(), ask.b.contiguous()
-    levels = y if phi is None else phi.contiguous()  # not read when values are pushed
-    eps, eps_rows = (0.0, ask.eps) if isinstance(ask.eps, Tensor) else (float(ask.eps), y)
-    strides = (
-        _row_stride(x), x.stride(1), _row_stride(a), a.stride(1),
-        _row_stride(y), _row_stride(b), _row_stride(levels),
-    )  # fmt: skip
-    kind = SQUASHES[ask.squash], ask.a is not None, isinstance(ask.eps, Tensor), phi is None
-    layout = _Layout(x.shape[1], y.shape[1], ask.m, x.dtype, strides, kind)
-    return layout, (x, a, y, b, levels), eps, eps_rows
+    def second(self) -> tuple[int, int]:
+        if self.wide:
+            return min(_power(self.n), 32), 4 if _power(self.targets) <= 64 else 8
+        return 8192 // _power(self.targets), 8
 
 
 def _row_stride(t: Tensor) -> int:
@@ -120,85 +124,66 @@ def _power(count: int) -> int:
     return max(16, 1 << (count - 1).bit_length())
 
 
-def _short_sizes(n: int, K: int) -> tuple[int, int]:
-    """How many values at a time, and warps: more would not fit into registers."""
-    block_n, block_k = _power(n), _power(K)
-    at_once = min(block_n, {16: 128, 32: 64, 64: 64, 128: 32}[block_k])
-    return at_once, 2 if at_once * block_k <= 512 else 4 if at_once * block_k <= 2048 else 8
-
-
-def _whole_sizes(n: int, targets: int, wide: bool) -> tuple[int, int]:
-    if wide:
-        return min(_power(n), 32), 4 if _power(targets) <= 64 else 8
-    return 8192 // _power(targets), 8
-
-
-@functools.lru_cache(maxsize=1024)
-def _forward_launches(on: _Layout, columns: int, last_row: int | None) -> tuple[Launch | None, Launch]:
-    n, K = on.n, on.K
-    first = None
-    if K <= _FEW:
-        at_once, warps = _short_sizes(n, K)
-        first = Launch(
-            triton_short.forward, (n, K, columns, *on.strides, last_row or 0), warps, **on.constants,
-            RULE=on.rule and last_row is not None, MENDED=on.wide, EXACT=n <= _EXACT,
-            BLOCK_N=_power(n), BN=at_once, BK=_power(K),
-        )  # fmt: skip
-    at_once, warps = _whole_sizes(n, on.targets, on.wide)
-    second = Launch(
-        triton_whole.forward, (n, K, on.targets, columns, *on.strides), warps, **on.constants,
-        GRID=on.rule, ALWAYS=first is None, WIDE=on.wide, TA=0 if on.wide else 1,
-        BLOCK_N=_power(n), BN=at_once, BK=_power(on.targets),
-    )  # fmt: skip
-    return first, second
-
-
 def _forward(ask: Ask, phi: Tensor | None) -> Answer:
-    on, tensors, eps, eps_rows = _laid_out(ask, phi)
+    given, eps, eps_rows = _given(ask, phi)
     x, R = ask.x, ask.x.shape[0]
     columns, dtype = state_layout(ask)
-    last = tensors[2] if ask.last is None else ask.last.contiguous()
-    first, second = _forward_launches(on, columns, None if ask.last is None else _row_stride(last))
-    out = x.new_empty(R, on.K, dtype=torch.float32) if phi is None else x.new_empty(R, on.n)
+    last = given[2] if ask.last is None else ask.last.contiguous()
+    out = x.new_empty(R, given[2].shape[1], dtype=torch.float32) if phi is None else x.new_empty(x.shape)
     state = x.new_empty(R, columns, dtype=dtype)
     error = x.new_empty(R, dtype=torch.float32)
-    if first is not None:
-        at = x.new_empty(R, 3 * on.n + on.K, dtype=torch.float32)
-        first(R, *tensors, last, eps_rows, at, out, state, error, eps)
-    second(R, *tensors, eps_rows, out, state, error, eps)
+    what = _what(ask, phi is None)
+
+    def make(launch: Recorder) -> None:
+        sizes = _Sizes.of(given, what)
+        n, K = sizes.n, sizes.K
+        if K <= _FEW:
+            at = launch.empty(R, 3 * n + K, dtype=torch.float32)
+            at_once, warps = sizes.first
+            launch(
+                triton_short.forward, R, *given, last, eps_rows, at, out, state, error, eps,
+                n, K, columns, *sizes.strides, _row_stride(last), **sizes.constants,
+                RULE=sizes.rule and ask.last is not None, MENDED=sizes.wide, EXACT=n <= _EXACT,
+                BLOCK_N=_power(n), BN=at_once, BK=_power(K), num_warps=warps,
+            )  # fmt: skip
+        at_once, warps = sizes.second
+        launch(
+            triton_whole.forward, R, *given, eps_rows, out, state, error, eps,
+            n, K, sizes.targets, columns, *sizes.strides, **sizes.constants,
+            GRID=sizes.rule, ALWAYS=K > _FEW, WIDE=sizes.wide, TA=0 if sizes.wide else 1,
+            BLOCK_N=_power(n), BN=at_once, BK=_power(sizes.targets), num_warps=warps,
+        )  # fmt: skip
+
+    launches(("forward", ask.last is None, *what), (*given, last, eps_rows), (out, state, error), eps, make)
     return Answer(out, state, error)
 
 
-@functools.lru_cache(maxsize=1024)
-def _backward_launches(
-    on: _Layout, columns: int, w_strides: tuple[int, int], _: torch.dtype
-) -> tuple[Launch | None, Launch]:
-    """The last argument is the dtype of the cotangent."""
-    n, K = on.n, on.K
-    first = None
-    if K <= _FEW:
-        at_once, warps = _short_sizes(n, K)
-        first = Launch(
-            triton_short.backward, (n, K, columns, *on.strides, *w_strides), warps, **on.constants,
-            BLOCK_N=_power(n), BN=at_once, BK=_power(K),
-        )  # fmt: skip
-    at_once, warps = _whole_sizes(n, on.targets, on.wide)
-    second = Launch(
-        triton_whole.backward, (n, K, on.targets, columns, *on.strides, *w_strides), warps, **on.constants,
-        GRID=on.rule, WIDE=on.wide, TA=0 if on.wide else 1,
-        BLOCK_N=_power(n), BN=at_once, BK=_power(on.targets),
-    )  # fmt: skip
-    return first, second
-
-
 def _backward(ask: Ask, phi: Tensor | None, state: Tensor, w: Tensor) -> Tensor:
-    on, tensors, eps, eps_rows = _laid_out(ask, phi)
+    given, eps, eps_rows = _given(ask, phi)
     x, R = ask.x, ask.x.shape[0]
-    first, second = _backward_launches(on, state.shape[1], (_row_stride(w), w.stride(1)), w.dtype)
-    grad = x.new_empty(R, on.n)
-    partial = x.new_empty(R, 2 * on.n if phi is None else on.n, dtype=torch.float32)
-    if first is not None:
-        at = x.new_empty(R, 3 * on.n + on.K, dtype=torch.float32)
-        first(R, *tensors, w, eps_rows, at, state, partial, grad, eps)
-    second(R, *tensors, w, eps_rows, state, partial, grad, eps)
+    grad = x.new_empty(x.shape)
+    what = _what(ask, phi is None)
+
+    def make(launch: Recorder) -> None:
+        sizes = _Sizes.of(given, what)
+        n, K = sizes.n, sizes.K
+        partial = launch.empty(R, 2 * n if phi is None else n, dtype=torch.float32)
+        numbers = state.shape[1], *sizes.strides, _row_stride(w), w.stride(1)
+        if K <= _FEW:
+            at = launch.empty(R, 3 * n + K, dtype=torch.float32)
+            at_once, warps = sizes.first
+            launch(
+                triton_short.backward, R, *given, w, eps_rows, at, state, partial, grad, eps,
+                n, K, *numbers, **sizes.constants,
+                BLOCK_N=_power(n), BN=at_once, BK=_power(K), num_warps=warps,
+            )  # fmt: skip
+        at_once, warps = sizes.second
+        launch(
+            triton_whole.backward, R, *given, w, eps_rows, state, partial, grad, eps,
+            n, K, sizes.targets, *numbers, **sizes.constants,
+            GRID=sizes.rule, WIDE=sizes.wide, TA=0 if sizes.wide else 1,
+            BLOCK_N=_power(n), BN=at_once, BK=_power(sizes.targets), num_warps=warps,
+        )  # fmt: skip
+
+    launches(("backward", *what), (*given, w, eps_rows, state), (grad,), eps, make)
     return grad
