@@ -21,6 +21,9 @@ the cotangent of x~_i is (2 / eps) (w_i Cov_i(phi, y) - a_i Cov_i(lambda, y)), c
 p_ij changes by p_ij (dgamma_j + 2 (y_j - x~_i) dx~_i / eps - its mean over j), and dgamma is what keeps the columns:
 L dgamma = -(2 / eps) sum_i a_i p_ij (y_j - E_i y) dx~_i.
 
+**Digits.** a and b are float32, but for masks on the CPU, where they are float64: where nearly all of a row is clearly
+in or clearly out, its gradient hangs on the ninth digit of k / n.
+
 **Fewer targets.** When ``m`` says so, y and b are the nodes and weights of a Gauss rule for m equal targets at
 j / (m - 1), see ``rules``, and phi is affine in y. ``last`` then holds what estimates the error of the rule: with
 E_ij = p_ij / b_j and c_0 = sum_j b_j E_ij = 1, a row is off by at most about 4 max_i sum_l (sum_j b_j last_lj E_ij)^2,
@@ -39,9 +42,9 @@ class Ask(NamedTuple):
     """Rows and their targets. Tensors with 1 in place of R are the same for all rows."""
 
     x: Tensor  #: (R, n) float32, float16 or bfloat16; any strides (several levels of one row have row stride 0)
-    a: Tensor | None  #: (R, n) float32 weights, rows sum to 1; what weighs 0 gets an answer and influences nobody
+    a: Tensor | None  #: (R, n) weights, rows sum to 1; what weighs 0 gets an answer and influences nobody
     y: Tensor  #: (R or 1, K) float32, increasing
-    b: Tensor  #: (R or 1, K) float32, rows sum to 1; what weighs 0 is a slot without a target
+    b: Tensor  #: (R or 1, K) rows sum to 1; what weighs 0 is a slot without a target
     eps: float | Tensor  #: or (R,) float32
     squash: str | None  #: "sigmoid", "arctan", or None when x is x~
     m: int | None = None  #: how many targets the nodes stand for; None: y are the targets

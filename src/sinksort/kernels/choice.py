@@ -21,14 +21,15 @@ from .asks import Ask, Kernels
 
 BACKENDS = ("auto", "torch", "triton", "numba")
 
-#: Rows up to this length are worked on by one thread (block) each, longer ones in pieces.
-_SHORT = 2048
+#: Rows up to this length are worked on by one thread (block) each, longer ones in pieces. Two targets on the CPU need
+#: so little scratch that a row may have as many values as a piece.
+_SHORT, _SHORT_OF_TWO = 2048, 1 << 15
 _FEW_TARGETS, _FEW_NODES = 4, 128  #: that all kernels take for longer rows
 _AUTO = {"cpu": "numba", "cuda": "triton"}  #: by device
 _FILES = {"numba": ("numba_rows", "numba_long"), "triton": ("triton_rows", "triton_long")}
 _HINTS = {"numba": "install it with pip install 'sinksort[cpu]'", "triton": "it comes with torch for CUDA on Linux"}
 _REACHED = 1e-5  #: marginal error that kernels always come below
-_SHARP = 5e-3  #: least entropy of sorts, quantiles and masks of short rows in single precision
+_SHARP = 5e-3  #: least entropy of sorts and quantiles of short rows in single precision
 _SINGLE = (torch.float32, torch.float16, torch.bfloat16)
 
 _log = logging.getLogger("sinksort")
@@ -60,23 +61,29 @@ _MISSING = {name: _missing(name, name) for name in _FILES}
 
 def kernels_named(name: str, ask: Ask) -> Kernels:
     short, long = _FILES[name]
-    return _module(long if ask.x.shape[-1] > _SHORT or _one_by_one(name, ask) else short)
+    most = _SHORT_OF_TWO if name == "numba" and of_two(ask) else _SHORT
+    return _module(long if ask.x.shape[-1] > most or _one_by_one(name, ask) else short)
 
 
 def _one_by_one(name: str, ask: Ask) -> bool:
     """Whether a short row with few targets is better off with the kernels for long rows, which have more digits.
 
     In Triton of very short rows the others know gradients better, but memberships worse. In Numba the others are twice
-    as fast where eps is not too small for them; and sharp masks are the reference's: where nearly all of a row is in or
-    out, its gradient hangs on the ninth digit of k / n.
+    as fast where eps is not too small for them, and two targets have kernels of their own, for every eps.
     """
     n, K = ask.x.shape[-1], ask.y.shape[-1]
     if ask.m is not None or K > _FEW_TARGETS:
         return False
-    return K <= 2 or n >= 16 if name == "triton" else K > 2 and n >= 64 and _sharp(ask)
+    return K <= 2 or n >= 16 if name == "triton" else K > 2 and n >= 64 and sharp(ask)
 
 
-def _sharp(ask: Ask) -> bool:
+def of_two(ask: Ask) -> bool:
+    """Whether there are two targets, and so one unknown."""
+    return ask.m is None and ask.y.shape[-1] == 2
+
+
+def sharp(ask: Ask) -> bool:
+    """Whether eps is so small that what a few targets receive needs more than single precision."""
     return not isinstance(ask.eps, Tensor) and ask.eps < _SHARP
 
 
@@ -125,7 +132,8 @@ def able(name: str, ask: Ask, backend: str) -> bool:
 
 def too_sharp(name: str, ask: Ask, backend: str) -> bool:
     """Whether single precision is not enough for a few targets: what they receive changes within eps."""
-    small = name == "numba" and ask.x.shape[-1] <= _SHORT and _sharp(ask) and not _one_by_one(name, ask)
+    small = name == "numba" and ask.x.shape[-1] <= _SHORT and sharp(ask) and not of_two(ask)
+    small = small and not _one_by_one(name, ask)
     return small and _refused(f"its kernels sort and select from eps = {_SHARP:g} up, and eps = {ask.eps:g}", backend)
 
 

@@ -1,8 +1,8 @@
 """Kernels on the CPU for batches of short rows, compiled by Numba: what ``asks.Kernels`` wants.
 
-Rows go to one of three families of kernels: sixteen at a time where they are very short, without a matrix where targets
-are few, and with one elsewhere. Small batches take a few microseconds, so tensors become flat arrays by the shortest
-way there is.
+Rows go to one of four families of kernels: with one unknown where there are two targets, sixteen at a time where rows
+are very short, without a matrix where targets are few, and with one elsewhere. Small batches take a few microseconds,
+so tensors become flat arrays by the shortest way there is.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ import torch
 from torch import Tensor
 
 from .asks import Answer, Ask
-from .numba_maths import F32, SQUASH_CODES
+from .choice import of_two, sharp
+from .numba_maths import F32, F64, SQUASH_CODES
 from .numba_rows_few import FEW
 from .numba_rows_lanes import SHORT
 from .numba_rows_select import SIZE, few_backward, pull_few, push_few
 from .numba_rows_short import pull_short, push_short, short_backward, short_state
+from .numba_rows_two import TWO_SIZE, pull_two, push_two, two_backward
 from .numba_rows_whole import pull_ruled, ruled_backward
 from .numba_rows_wide import push_rows
 from .numba_rows_work import SAVED, state_size
@@ -29,8 +31,10 @@ FINAL = False  #: a row that could not be answered says so in its error
 _MOST_VALUES, _MOST_TARGETS = 1 << 15, 1 << 10  #: beyond which scratch no longer fits any cache
 _PRICE = 3.0  #: nanoseconds that a row takes, over n K
 _NOTHING: F32 = np.zeros(0, np.float32)
+_NO_WEIGHTS: F64 = np.zeros(0)
 _Steps = tuple[int, int, int, int, int]
 _Given = tuple[F32, F32, F32, F32, F32, int, int, int, _Steps]
+_SINGLE = 1e-7  #: relative rounding of weights in single precision
 
 
 def unable(ask: Ask) -> str | None:
@@ -45,7 +49,7 @@ def unable(ask: Ask) -> str | None:
 
 
 def state_layout(ask: Ask) -> tuple[int, torch.dtype]:
-    return _state_size(ask.x.shape[-1], ask.y.shape[-1], ask.m), torch.float32
+    return _columns(ask), torch.float32
 
 
 def pull(ask: Ask, phi: Tensor) -> Answer:
@@ -55,7 +59,9 @@ def pull(ask: Ask, phi: Tensor) -> Answer:
     last = _NOTHING if ask.last is None else _flat(ask.last)
     steps = (of_y, _step(phi), 0 if ask.last is None else _step(ask.last), of_eps, of_a)
     answers, work = (out.reshape(-1), state.reshape(-1), error), _PRICE * R * n * K
-    if _in_lanes(n, K, ask.m):
+    if _alone(ask):
+        run(pull_two, R, work, x, *_exact(ask, y), _flat(phi), eps, n, squash, steps, *answers)
+    elif _in_lanes(n, K, ask.m):
         run(pull_short, (R + 15) // 16, work, x, a, y, b, _flat(phi), eps, n, K, squash, steps, *answers)
     elif _of_few(K, ask.m):
         run(pull_few, R, work, x, a, y, b, _flat(phi), eps, n, K, squash, steps, *answers)
@@ -70,7 +76,10 @@ def push(ask: Ask) -> Answer:
     n, K = given[5:7]
     out, state, error = np.empty((R, K), np.float32), _state(ask), np.empty(R, np.float32)
     answers, work = (out.reshape(-1), state.reshape(-1), error), _PRICE * R * n * K
-    if _in_lanes(n, K, ask.m):
+    if _alone(ask):
+        x, _, y, _, eps, n, _, squash, steps = given
+        run(push_two, R, work, x, *_exact(ask, y), eps, n, squash, steps, *answers)
+    elif _in_lanes(n, K, ask.m):
         run(push_short, (R + 15) // 16, work, *given, *answers)
     else:
         run(push_few if _of_few(K, ask.m) else push_rows, R, work, *given, *answers)
@@ -92,7 +101,9 @@ def _backward(ask: Ask, phi: Tensor, state: Tensor, w: Tensor | None) -> Tensor:
     steps = (of_y, _step(phi), 0, of_eps, of_a)
     given, work = (x, a, y, b, _flat(phi), eps, n, K), _PRICE * R * n * K
     rest = (squash, push, steps, _NOTHING if w is None else _flat(w), grad.reshape(-1), _flat(state))
-    if _in_lanes(n, K, ask.m):
+    if _alone(ask):
+        run(two_backward, R, work, x, *_exact(ask, y)[:3], _flat(phi), eps, n, *rest)
+    elif _in_lanes(n, K, ask.m):
         run(short_backward, (R + 15) // 16, work, *given, *rest)
     elif _of_few(K, ask.m):
         run(few_backward, R, work, *given, *rest)
@@ -101,13 +112,18 @@ def _backward(ask: Ask, phi: Tensor, state: Tensor, w: Tensor | None) -> Tensor:
     return _like(grad, ask.x)
 
 
+def _alone(ask: Ask) -> bool:
+    """Whether rows go to the kernels for two targets: all but very short ones, which in lanes are twice as fast."""
+    return of_two(ask) and (ask.x.shape[-1] > SHORT or sharp(ask))
+
+
 def _in_lanes(n: int, K: int, m: int | None) -> bool:
     """Whether rows are so short that sixteen are worked on at a time. Does not depend on how many there are."""
     return m is None and n <= SHORT and K <= SHORT
 
 
 def _of_few(K: int, m: int | None) -> bool:
-    return m is None and 2 <= K <= FEW
+    return m is None and 3 <= K <= FEW
 
 
 def _whole(m: int | None) -> int:
@@ -151,7 +167,11 @@ def _state_size(n: int, K: int, m: int | None) -> int:
 
 
 def _state(ask: Ask) -> F32:
-    return np.empty((len(ask.x), _state_size(ask.x.shape[-1], ask.y.shape[-1], ask.m)), np.float32)
+    return np.empty((len(ask.x), _columns(ask)), np.float32)
+
+
+def _columns(ask: Ask) -> int:
+    return TWO_SIZE if _alone(ask) else _state_size(ask.x.shape[-1], ask.y.shape[-1], ask.m)
 
 
 def _inputs(ask: Ask) -> _Given:
@@ -163,5 +183,16 @@ def _inputs(ask: Ask) -> _Given:
         y, b = y.expand(R, K), b.expand(R, K)
     eps = _flat(ask.eps) if isinstance(ask.eps, Tensor) else _eps(ask.eps)
     steps = (K if len(y) > 1 else 0, 0, 0, 1 if len(eps) > 1 else 0, 0 if ask.a is None else n)
-    a = _NOTHING if ask.a is None else _flat(ask.a)
+    a = _NOTHING if ask.a is None or _alone(ask) else _flat(ask.a)  # see ``_exact``
     return _flat(ask.x), a, _flat(y), _flat(b), eps, n, K, SQUASH_CODES[ask.squash], steps
+
+
+def _exact(ask: Ask, y: F32) -> tuple[F64, F32, F64, float]:
+    """a, y and b as kernels for two targets want them, and how exact the weights are, relatively."""
+    b = ask.b if len(ask.y) == len(ask.b) else ask.b.expand(len(ask.x), 2)
+    a = _NO_WEIGHTS if ask.a is None else _wide(ask.a)
+    return a, y, _wide(b), 0.0 if b.dtype == torch.float64 else _SINGLE
+
+
+def _wide(t: Tensor) -> F64:
+    return np.ascontiguousarray(t.detach().numpy(), dtype=np.float64).reshape(-1)

@@ -1,4 +1,4 @@
-"""Rows that meet two to four targets, as quantiles and top-k do: a few passes over the row, no matrix, no sort.
+"""Rows that meet three or four targets, as quantiles do: a few passes over the row, no matrix, no sort.
 
 The mathematics of ``numba_rows_newton``. With so few targets everything a Newton step needs is summed in one pass, and
 the Laplacian has four nodes. Sources stay in the order they came.
@@ -130,6 +130,19 @@ def crossing(at: F32, aw: F32, n: int, low: float, high: float, boundary: float,
 
 
 @exact
+def carry(xs: F32, aw: F32, n: int, mean: float, per_unit: float, weight: F32) -> float:
+    """a_i (x_i - mean) * scale, of infinite values 0; returns the sum of those that weigh something."""
+    beyond = splat(0.0)
+    for i in range(0, padded(n), 16):
+        x, a = load(xs, i), load(aw, i)
+        finite = (x > -np.inf) & (x < np.inf)
+        z = (widen(choose(finite, x, splat(0.0))) - mean) * per_unit
+        store(weight, i, choose(finite, narrow(z) * a, splat(0.0)))
+        beyond = beyond + choose(a > 0.0, x - choose(finite, x, splat(0.0)), splat(0.0))
+    return float(total(beyond))
+
+
+@exact
 def few_gibbs(k: Row, n: int, K: int, eps: float) -> None:
     """The best target of each value, and G without the ones there; see ``numba_rows_newton.gibbs``."""
     N, best, G, y, h = padded(n), k.n32[BEST], k.G, k.y, k.h
@@ -138,11 +151,9 @@ def few_gibbs(k: Row, n: int, K: int, eps: float) -> None:
         m0, m1 = t * y[0] - h[0], t * y[1] - h[1]
         higher = m1 >= m0
         r, at_best = choose(higher, m1, m0), choose(higher, splat(1.0), splat(0.0))
-        m2, m3 = splat64(-np.inf), splat64(-np.inf)
-        if K > 2:
-            m2 = t * y[2] - h[2]
-            higher = m2 >= r
-            r, at_best = choose(higher, m2, r), choose(higher, splat(2.0), at_best)
+        m2, m3 = t * y[2] - h[2], splat64(-np.inf)
+        higher = m2 >= r
+        r, at_best = choose(higher, m2, r), choose(higher, splat(2.0), at_best)
         if K > 3:
             m3 = t * y[3] - h[3]
             higher = m3 >= r
@@ -150,8 +161,7 @@ def few_gibbs(k: Row, n: int, K: int, eps: float) -> None:
         store(best, i, at_best)
         store(G, i, choose(at_best == 0.0, splat(0.0), exp32(narrow(m0 - r))))
         store(G, N + i, choose(at_best == 1.0, splat(0.0), exp32(narrow(m1 - r))))
-        if K > 2:
-            store(G, 2 * N + i, choose(at_best == 2.0, splat(0.0), exp32(narrow(m2 - r))))
+        store(G, 2 * N + i, choose(at_best == 2.0, splat(0.0), exp32(narrow(m2 - r))))
         if K > 3:
             store(G, 3 * N + i, choose(at_best == 3.0, splat(0.0), exp32(narrow(m3 - r))))
 
@@ -166,27 +176,21 @@ def one_pass(k: Row, n: int, K: int) -> float:
     w01, w02, w03, w12, w13, w23 = z, z, z, z, z, z
     for i in range(0, N, 16):
         at_best, a = load(best, i), load(aw, i)
-        p0, p1, p2, p3 = load(G, i) * u0, load(G, N + i) * u1, z, z
+        p0, p1, p2, p3 = load(G, i) * u0, load(G, N + i) * u1, load(G, 2 * N + i) * u2, z
         b0, b1, b2, b3 = at_best == 0.0, at_best == 1.0, at_best == 2.0, at_best == 3.0
-        stays = choose(b0, splat(u0), splat(u1))
-        leaves = p0 + p1
-        if K > 2:
-            p2 = load(G, 2 * N + i) * u2
-            leaves, stays = leaves + p2, choose(b2, splat(u2), stays)
+        stays = choose(b0, splat(u0), choose(b1, splat(u1), splat(u2)))
+        leaves = p0 + p1 + p2
         if K > 3:
             p3 = load(G, 3 * N + i) * u3
             leaves, stays = leaves + p3, choose(b3, splat(u3), stays)
         vi = splat(1.0) / (leaves + stays)
         store(v, i, vi)
         p0, p1, p2, p3, leaves, stays = p0 * vi, p1 * vi, p2 * vi, p3 * vi, leaves * vi * a, stays * vi
-        in0, in1 = in0 + p0 * a, in1 + p1 * a
+        in0, in1, in2 = in0 + p0 * a, in1 + p1 * a, in2 + p2 * a
         out0, out1 = out0 + choose(b0, leaves, z), out1 + choose(b1, leaves, z)
-        p0, p1 = choose(b0, stays, p0) * a, choose(b1, stays, p1)
-        w01 = w01 + p0 * p1
-        if K > 2:
-            in2, out2 = in2 + p2 * a, out2 + choose(b2, leaves, z)
-            p2 = choose(b2, stays, p2)
-            w02, w12 = w02 + p0 * p2, w12 + p1 * p2 * a
+        out2 = out2 + choose(b2, leaves, z)
+        p0, p1, p2 = choose(b0, stays, p0) * a, choose(b1, stays, p1), choose(b2, stays, p2)
+        w01, w02, w12 = w01 + p0 * p1, w02 + p0 * p2, w12 + p1 * p2 * a
         if K > 3:
             in3, out3 = in3 + p3 * a, out3 + choose(b3, leaves, z)
             p3 = choose(b3, stays, p3)

@@ -1,4 +1,4 @@
-"""Rows that meet a few targets, read forwards and backwards: memberships, quantiles. See ``numba_rows_few``."""
+"""Rows that meet a few targets, read forwards and backwards. See ``numba_rows_few``."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from .numba_rows_few import (
     XS,
     Row,
     V,
+    carry,
     few_gibbs,
     few_solve,
     few_solved,
@@ -26,7 +27,7 @@ from .numba_rows_few import (
     row_for,
 )
 from .numba_rows_sources import padded
-from .numba_simd import choose, load, narrow, splat, store, total, widen
+from .numba_simd import choose, load, splat, store, total
 
 _RIDGE = 1e-9
 SIZE = 2 * (4 + 4 + 4)  #: of a state: h, u and the 4 numbers of ``places``, in float64
@@ -101,16 +102,6 @@ def few_pulled(k: Row, n: int, K: int, out: F32) -> None:
 
 
 @exact
-def carry_few(k: Row, n: int, mean: float, per_unit: float) -> None:
-    """a_i (x_i - mean) * scale."""
-    for i in range(0, padded(n), 16):
-        x, a = load(k.n32[XS], i), load(k.n32[AW], i)
-        heavy = (x > -np.inf) & (x < np.inf) & (a > 0.0)
-        z = (widen(choose(heavy, x, splat(0.0))) - mean) * per_unit
-        store(k.n32[WEIGHT], i, choose(heavy, narrow(z) * a, splat(0.0)))
-
-
-@exact
 def pull_few(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K: int, squash: int,
              steps: tuple[int, int, int, int, int], out: F32, state32: F32, errors: F32) -> None:  # fmt: skip
     """Rows start to stop; see ``numba_rows_wide.pull_rows`` for the arguments."""
@@ -142,7 +133,8 @@ def push_few(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, eps: F32, n:
             continue
         moments = places(k.n32[XS], k.n32[AW], squash, k.y[0], k.y[K - 1], k.at)
         errors[row] = few_solved(k, n, K, np.float64(eps[row * steps[3]]))
-        carry_few(k, n, moments[0], moments[1])
+        if carry(k.n32[XS], k.n32[AW], n, moments[0], moments[1], k.n32[WEIGHT]) != 0.0:
+            errors[row] = np.inf  # averages of infinite values are for the reference
         for j in range(K):
             sums, shares = splat(0.0), splat(0.0)
             for i in range(0, N, 16):
@@ -150,9 +142,6 @@ def push_few(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, eps: F32, n:
                 sums, shares = sums + g * load(k.n32[WEIGHT], i), shares + g * load(k.n32[AW], i)
             share = float(total(shares))
             out[row * K + j] = moments[0] + (float(total(sums)) / share if share > 0.0 else 0.0) / moments[1]
-        for i in range(n):
-            if k.n32[AW, i] > 0.0 and not abs(k.n32[XS, i]) < np.inf:
-                errors[row] = np.inf  # averages of infinite values are for the reference
         save_few(k, moments, state64[row * size :])
 
 
@@ -177,7 +166,7 @@ def few_backward(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F32
             if push:
                 k.phi[j] = k.phi[j] / k.b[j] if k.b[j] > 0.0 else 0.0
         if push:
-            carry_few(k, n, state[8], state[9])
+            carry(xs, aw, n, state[8], state[9], weight)
         else:
             balanced(w[row * n : row * n + n], aw, n, weight)
         few_gibbs(k, n, K, e)
