@@ -67,6 +67,7 @@ OPTIONS = {
         "precision": "bfloat16",
         "measure_every": 5,
         "newton_steps": 5,
+        "compiled": True,
         **COMMON,
     },
     ("reproduce", "cifar10"): {

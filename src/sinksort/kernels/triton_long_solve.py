@@ -1,7 +1,7 @@
 """The small problem of a long row in Triton: nodes of a grid against nodes of a rule, one program a row.
 
 Newton's method on the K potentials, forward; one system with the same matrix, backward. Both are solved by conjugate
-gradients: K is at most 128, the matrix stays in registers, and twenty products with it cost less than an elimination.
+gradients: K is at most 128, the matrix stays in registers, and ten products with it cost less than an elimination.
 
 Matrices of the plan are held as (targets, nodes): a sum over targets, of which there are many, then stays in a thread.
 """
@@ -13,6 +13,7 @@ from typing import Any
 import triton
 import triton.language as tl
 
+from .triton_laplacian import bridged, laplacian_solve, path_of, times_laplacian
 from .triton_long_grid import CONSTANT, HEAD, LEAST, MEAN, STD, STEP, WEIGHT, interval
 from .triton_long_maths import keep, kept, origin_of, row_facts
 
@@ -62,38 +63,15 @@ def covariance(p: tl.tensor, f: tl.tensor, y: tl.tensor) -> Any:
 
 
 @triton.jit
-def laplacian(W: tl.tensor, KP: tl.constexpr) -> Any:
-    """diag(W 1) - W, and its diagonal before W was taken off."""
-    s = tl.sum(W, 1)
-    k = tl.arange(0, KP)
-    return tl.where(k[:, None] == k[None, :], s[:, None], 0.0) - W, s
-
-
-@triton.jit
-def conjugate_gradients(
-    L: tl.tensor, s: tl.tensor, r: tl.tensor, there: tl.tensor, accuracy: tl.tensor, most: tl.tensor,
+def potentials(
+    W: tl.tensor, r: tl.tensor, y: tl.tensor, gap: tl.tensor, share: tl.tensor, accuracy: tl.tensor, MOST: tl.constexpr,
+    K: tl.constexpr, KP: tl.constexpr,
 ) -> Any:  # fmt: skip
-    """L^+ r up to a constant, for r that sums to zero, until the residual is ``accuracy`` times what it was."""
-    inverse = tl.where(there & (s > 0.0), 1.0 / tl.where(s > 0.0, s, 1.0), 0.0)
-    r = r - tl.sum(r) * s / tl.sum(s)
-    d = tl.zeros_like(r)
-    direction = r * inverse
-    size = tl.sum(r * direction)
-    enough = accuracy * accuracy * size
-    steps = 0
-    while (steps < most) & (size > enough):
-        image = tl.sum(L * direction[None, :], 1)
-        curvature = tl.sum(direction * image)
-        length = size / tl.where(curvature > 0.0, curvature, 1.0)
-        length = tl.where(curvature > 0.0, length, 0.0)
-        d += length * direction
-        r -= length * image
-        q = r * inverse
-        new = tl.where(curvature > 0.0, tl.sum(r * q), 0.0)
-        direction = q + (new / size) * direction
-        size = new
-        steps += 1
-    return d
+    """L^+ r up to a constant, L the Laplacian of W; see ``triton_laplacian``. ``gap``: y_{j+1} - y_j."""
+    k = tl.arange(0, KP)
+    W, D = bridged(W, tl.sum(tl.where(k[:, None] == k[None, :], 0.0, W), 1), K, KP)
+    inverse_D, resistance = path_of(times_laplacian(W, y), gap, D, 1e-6)
+    return laplacian_solve(W, r, inverse_D, resistance, share, accuracy, MOST)
 
 
 @triton.jit
@@ -178,6 +156,7 @@ def solve(
     passes = staircase(mine, share, lowest, step, mine + 2 * UP, NODES, KP, UP, BU)
     here = tl.load(y + row.to(tl.int64) * y_row + k, mask=k < K, other=0.0).to(tl.float64)
     following = tl.load(y + row.to(tl.int64) * y_row + k + 1, mask=k + 1 < K, other=0.0).to(tl.float64)
+    gap = tl.where(k + 1 < K, following - here, 0.0).to(tl.float32)
     rise = tl.where(k + 1 < K, -slope * passes * (following - here), 0.0)
     base = tl.cumsum(rise, 0) - rise + tl.where(there, tl.log(tl.where(there, share, 1.0)), 0.0).to(tl.float64)
     reached = tl.zeros((KP, BU), tl.float32)
@@ -206,8 +185,7 @@ def solve(
         r = tl.where(there, share - s, 0.0)
         off = tl.sum(tl.abs(r))
         if off > 1e-6:
-            L, diagonal = laplacian(W, KP)
-            newton = conjugate_gradients(L, diagonal, r, there, 0.01, 40)
+            newton = potentials(W, r, at.to(tl.float32), gap, share, 0.01, 40, K, KP)
             newton = tl.minimum(tl.maximum(newton, -5.0), 5.0)
             uphill = tl.sum(r * newton) > 0.0
             sinkhorn = tl.where(there, tl.log(share / tl.maximum(s, 1e-30)), 0.0)
@@ -301,10 +279,13 @@ def solve_backward(
     lowest, step = tl.load(table + LEAST), tl.load(table + STEP)
     mine = scratch + row.to(tl.int64) * (2 * UP)
     add_up(masses, row, G, UP, mine, UP, GB)
-    at, _share, there, slope = targets(
+    at, share, there, slope = targets(
         y, y_row, b, b_row, eps, eps_rows, row, origin_of(kept(table + MEAN), SQUASH), K, KP, EPS_ROWS
     )
     k = tl.arange(0, KP)
+    here = tl.load(y + row.to(tl.int64) * y_row + k, mask=k < K, other=0.0)
+    following = tl.load(y + row.to(tl.int64) * y_row + k + 1, mask=k + 1 < K, other=0.0)
+    gap = tl.where(k + 1 < K, following - here, 0.0)
     psi = tl.load(table + HEAD + k).to(tl.float64) + tl.load(table + HEAD + KP + k).to(tl.float64)
     levels = tl.load(phi + row.to(tl.int64) * phi_row + k, mask=k < K, other=0.0)
     ranks = table + HEAD + 2 * KP
@@ -315,9 +296,8 @@ def solve_backward(
         p = conditional(q, psi, at, lowest, step, slope, there)
         W = added_products(p, tl.load(ranks + 2 * UP + q), W, "tf32x3")
         moved += tl.load(mine + q)[None, :] * p * (levels[:, None] - tl.load(ranks + q)[None, :])
-    L, diagonal = laplacian(W, KP)
     t = tl.where(there, tl.sum(moved, 1), 0.0)
-    multiplier = conjugate_gradients(L, diagonal, t, there, 1e-5, 2 * KP)
+    multiplier = potentials(W, t, at.to(tl.float32), gap, share, 1e-5, 2 * KP, K, KP)
     tl.store(mine + UP + k, multiplier)
     tl.debug_barrier()
     multiplier = tl.load(mine + UP + k)

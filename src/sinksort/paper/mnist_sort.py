@@ -51,6 +51,7 @@ class MnistSort:
     precision: str = knob("bfloat16", "of convolutions on a GPU: bfloat16 or float32")
     measure_every: int = knob(5, "epochs between measurements")
     newton_steps: int = knob(5, "solver steps in a CUDA graph")
+    compiled: bool = knob(True, "networks on a GPU by torch.compile")
 
     def __post_init__(self) -> None:
         require_counts(runs=self.runs, epochs=self.epochs, lists=self.lists, measure_every=self.measure_every)
@@ -107,7 +108,10 @@ class SortTask:
     ) -> None:
         self.knobs, self.pools, self.n, self.method, self.seeds, self.device = knobs, pools, n, method, seeds, device
         side = pools[0].images.shape[-1]
-        self.model = SideBySide(lambda: NumberReader(knobs.digits, side, knobs.channels), seeds).to(device)
+        compiled = knobs.compiled and device.type == "cuda"
+        self.model = SideBySide(lambda: NumberReader(knobs.digits, side, knobs.channels), seeds, compiled=compiled).to(
+            device
+        )
         self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._held_out = {part: self._lists(part) for part in (_VALIDATE, _TEST)}
 

@@ -17,16 +17,18 @@ class SideBySide(nn.Module):
     """R networks of one kind, each on its own slice of the input.
 
     On a GPU each network has a stream of its own, forward and (autograd follows) backward: small networks leave most of
-    the device idle, and side by side they fill it.
+    the device idle, and side by side they fill it. There they may be trained by ``torch.compile``, which joins what
+    lies between convolutions.
     """
 
-    def __init__(self, make: Callable[[], nn.Module], seeds: Sequence[int]) -> None:
+    def __init__(self, make: Callable[[], nn.Module], seeds: Sequence[int], *, compiled: bool = False) -> None:
         super().__init__()
         with torch.random.fork_rng(devices=[]):
             self.networks = nn.ModuleList()
             for seed in seeds:
                 torch.manual_seed(seed)
                 self.networks.append(make())
+        self._trained = [torch.compile(network) if compiled else network for network in self.networks]
 
     def forward(self, x: Tensor) -> Tensor:
         if not x.is_cuda:
@@ -34,7 +36,8 @@ class SideBySide(nn.Module):
         here = torch.cuda.current_stream()
         streams = [torch.cuda.Stream() for _ in self.networks]
         out = []
-        for network, part, stream in zip(self.networks, x, streams, strict=True):
+        networks = self._trained if torch.is_grad_enabled() else self.networks
+        for network, part, stream in zip(networks, x, streams, strict=True):
             stream.wait_stream(here)
             with torch.cuda.stream(stream):
                 out.append(network(part))
