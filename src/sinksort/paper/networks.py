@@ -7,6 +7,7 @@ layers stay in float32, since a bfloat16 score cannot tell 10,000 numbers apart.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +29,7 @@ class SideBySide(nn.Module):
             for seed in seeds:
                 torch.manual_seed(seed)
                 self.networks.append(make())
-        self._trained = [torch.compile(network) if compiled else network for network in self.networks]
+        self._trained: list[Any] = [torch.compile(network) if compiled else network for network in self.networks]
 
     def forward(self, x: Tensor) -> Tensor:
         if not x.is_cuda:
