@@ -41,7 +41,7 @@ TWO_SIZE = 2 * (1 + 4)  #: of a state: tau and the 4 numbers of ``places``, in f
 XS, AW, WEIGHT, READ, AT32 = range(5)
 _FARTHEST = 60.0  #: |z| beyond which a value is in or out altogether
 _OF_NOTHING = 45.0  #: |z| of the nearest value where one of the targets weighs nothing
-_ENOUGH, _LARGEST_STEP, _MOST_STEPS = 3e-4, 20.0, 80  #: Newton's last step, whose error is its square
+_ENOUGH, _MOST_STEPS = 3e-4, 120  #: Newton's last step, whose error is its square
 _TINY, _EXACT = 1e-28, 1e-15  #: shares of all weight that are nothing; that rounding in double precision leaves
 _LARGEST_LOGIT, _SINGLE = 1e9, 1e-7
 
@@ -137,7 +137,6 @@ def _threshold(k: Row, n: int, s: float, b_0: float, b_1: float, rounding: float
             return _between(k, n, s, tau) if weighted else tau, 0.0
         left, right = max(left, nothing), max(right, nothing)
         step = (math.log(left) - math.log(right)) / (out_slope / left + into_slope / right + 1e-30)
-        step = min(max(step, -_LARGEST_STEP), _LARGEST_STEP)
         if left > right:
             low = tau
         else:
