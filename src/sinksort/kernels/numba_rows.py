@@ -18,6 +18,7 @@ from .choice import of_two, sharp
 from .numba_maths import F32, F64, SQUASH_CODES
 from .numba_rows_few import FEW
 from .numba_rows_lanes import SHORT
+from .numba_rows_many_pull import MODERATE, many_backward, many_layout, pull_many
 from .numba_rows_select import SIZE, few_backward, pull_few, push_few
 from .numba_rows_short import pull_short, push_short, short_backward, short_state
 from .numba_rows_two import TWO_SIZE, pull_two, push_two, two_backward
@@ -30,6 +31,7 @@ FINAL = False  #: a row that could not be answered says so in its error
 
 _MOST_VALUES, _MOST_TARGETS = 1 << 15, 1 << 10  #: beyond which scratch no longer fits any cache
 _PRICE = 3.0  #: nanoseconds that a row takes, over n K
+_SOFT = 3.0  #: n^2 eps from which most of the weight is not where the hard sort puts it
 _NOTHING: F32 = np.zeros(0, np.float32)
 _NO_WEIGHTS: F64 = np.zeros(0)
 _Steps = tuple[int, int, int, int, int]
@@ -67,7 +69,8 @@ def pull(ask: Ask, phi: Tensor) -> Answer:
         run(pull_few, R, work, x, a, y, b, _flat(phi), eps, n, K, squash, steps, *answers)
     else:
         m = _whole(ask.m)
-        run(pull_ruled, R, work, x, a, y, b, _flat(phi), last, eps, n, K, m, squash, steps, *answers)
+        kernel, tasks = (pull_many, (R + 15) // 16) if _in_many(ask, phi) else (pull_ruled, R)
+        run(kernel, tasks, work, x, a, y, b, _flat(phi), last, eps, n, K, m, squash, steps, *answers)
     return Answer(_like(out, ask.x), torch.from_numpy(state), torch.from_numpy(error))
 
 
@@ -108,7 +111,9 @@ def _backward(ask: Ask, phi: Tensor, state: Tensor, w: Tensor | None) -> Tensor:
     elif _of_few(K, ask.m):
         run(few_backward, R, work, *given, *rest)
     else:
-        run(ruled_backward, R, work, *given, _whole(ask.m), *rest)
+        many = not push and _in_many(ask, phi)
+        kernel, tasks = (many_backward, (R + 15) // 16) if many else (ruled_backward, R)
+        run(kernel, tasks, work, *given, _whole(ask.m), *rest)
     return _like(grad, ask.x)
 
 
@@ -124,6 +129,13 @@ def _in_lanes(n: int, K: int, m: int | None) -> bool:
 
 def _of_few(K: int, m: int | None) -> bool:
     return m is None and 3 <= K <= FEW
+
+
+def _in_many(ask: Ask, phi: Tensor) -> bool:
+    """Whether rows of moderate length are worked on sixteen at a time: where they share their targets and are soft."""
+    n, K, eps = ask.x.shape[-1], ask.y.shape[-1], ask.eps
+    shared = ask.a is None and len(ask.y) == len(ask.b) == len(phi) == 1 and (ask.last is None or len(ask.last) == 1)
+    return shared and n <= MODERATE and K <= SAVED and not isinstance(eps, Tensor) and n * n * eps >= _SOFT
 
 
 def _whole(m: int | None) -> int:
@@ -163,7 +175,9 @@ def _eps(eps: float) -> F32:
 def _state_size(n: int, K: int, m: int | None) -> int:
     if _in_lanes(n, K, m):
         return int(short_state(K)[1])
-    return SIZE if _of_few(K, m) else int(state_size(n, K, _whole(m)))
+    if _of_few(K, m):
+        return SIZE
+    return int(many_layout(n, K, _whole(m)).size if n <= MODERATE and K <= SAVED else state_size(n, K, _whole(m)))
 
 
 def _state(ask: Ask) -> F32:

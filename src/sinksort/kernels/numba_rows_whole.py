@@ -16,7 +16,7 @@ _Steps = tuple[int, int, int, int, int]
 
 
 @exact
-def _all_targets(y: F32, phi: F32, at_y: int, at_phi: int, K: int, m: int) -> tuple[F32, F32, F32]:
+def all_targets(y: F32, phi: F32, at_y: int, at_phi: int, K: int, m: int) -> tuple[F32, F32, F32]:
     """m equal targets in place of the K nodes of a rule: their places, weights and levels, which are affine in y."""
     targets, weights, levels = np.empty(m, np.float32), np.empty(m, np.float32), np.empty(m, np.float32)
     low, first = float(y[at_y]), float(phi[at_phi])
@@ -38,7 +38,7 @@ def pull_ruled(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F32, 
     for row in range(start, stop):
         again = not errors[row] <= ACCEPTED
         if again:
-            targets, weights, levels = _all_targets(y, phi, row * steps[0], row * steps[1], K, m)
+            targets, weights, levels = all_targets(y, phi, row * steps[0], row * steps[1], K, m)
             pull_rows(none, one, x[row * n :], a[row * steps[4] :], targets, weights, levels, last[:0],
                       eps[row * steps[3] :], n, m, again, size, squash, (none, none, none, none, steps[4]),
                       out[row * n :], state[row * size :], errors[row:])  # fmt: skip
@@ -55,7 +55,7 @@ def ruled_backward(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F
             rows_backward(first, row, x, a, y, b, phi, eps, n, K, bool(none), size, squash, push, steps, w, grad,
                           state)  # fmt: skip
         if again:
-            targets, weights, levels = _all_targets(y, phi, row * steps[0], row * steps[1], K, m)
+            targets, weights, levels = all_targets(y, phi, row * steps[0], row * steps[1], K, m)
             rows_backward(none, one, x[row * n :], a[row * steps[4] :], targets, weights, levels,
                           eps[row * steps[3] :], n, m, again, size, squash, push, (none, none, none, none, steps[4]),
                           w[row * n :], grad[row * n :], state[row * size :])  # fmt: skip

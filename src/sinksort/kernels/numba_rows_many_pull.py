@@ -1,0 +1,289 @@
+"""Batches of rows of moderate length: sixteen of them sorted into lanes, ranked, and out again.
+
+The state of sixteen rows is in lanes as well: u, 1 / pivots and edges of Newton's matrix, then the order of each row
+and a flag. Behind that each row has room for the state of the other kernels, should it be theirs (see ``Layout``).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from .numba_compile import exact
+from .numba_maths import F32, F64, I32, I64, larger, places, places_backward, row_into, size_of
+from .numba_rows_careful import CANCELLED, balanced, careful
+from .numba_rows_many import (
+    CUT,
+    NEAR,
+    hard_sort,
+    many_band,
+    many_edges,
+    many_eliminate,
+    many_ends,
+    many_gibbs,
+    many_newton,
+    many_scale,
+    many_staircase,
+)
+from .numba_rows_many_read import many_covariances, many_pulled, many_refined, many_tensions
+from .numba_rows_sources import padded, range_of, sort_places
+from .numba_rows_whole import all_targets, pull_ruled, ruled_backward
+from .numba_rows_wide import ACCEPTED, pull_rows, rows_backward
+from .numba_rows_work import state_parts, state_size
+from .numba_simd import choose, load, splat, store
+
+V, MASS, WEIGHT, MEAN, COV, COV_2 = range(6)  # rows of Many.n32, each of the sources
+U, S, Z, TENSION, LAM, PHI, INV = range(7)  # rows of Many.k32, each of the targets
+BEST, BEFORE, AFTER, LO, HI, NEAR_LO, NEAR_HI, ENDS = range(8)  # rows of Many.table
+
+MODERATE = 192  #: the longest rows that are worked on here
+_WIDTH = 40  #: how many targets a target is joined with in the matrix that is kept
+_SOFT = np.float32(0.5)  #: least share of the weight that is not where the hard sort puts it
+_LARGEST_LOGIT = 1e9
+_ANSWERED, _OF_OTHERS, _NAN = np.float32(0.0), np.float32(1.0), np.float32(2.0)
+_Steps = tuple[int, int, int, int, int]
+
+
+class Layout(NamedTuple):
+    """Of a state of sixteen rows, in float32: where things begin; sizes of a row in lanes, elsewhere, and in all."""
+
+    inv: int
+    W: int
+    order: int
+    flag: int
+    lanes: int
+    other: int
+    size: int
+
+
+@exact
+def many_layout(n: int, K: int, m: int) -> Layout:
+    KP = (K + 3) // 4 * 4
+    width = min(KP, _WIDTH)
+    inv, W = 16 * KP, 32 * KP
+    order = W + 16 * KP * width
+    flag = order + 16 * n
+    lanes = (flag + 16) // 16 + 1 & ~1
+    other = state_parts(n, max(m, K), True)[2]
+    return Layout(inv, W, order, flag, lanes, other, max(lanes + other, state_size(n, K, m)))
+
+
+class Many(NamedTuple):
+    """Scratch of a thread, and what is the same for all rows."""
+
+    n32: F32
+    t: F64
+    h: F64
+    k32: F32
+    scaled: F32
+    one: F32  #: (2, 16): what flows, and the error
+    table: I64
+    y: F64
+    b: F64
+    xs: F32  #: of each row: its values, padded
+    at: F64
+    aw: F32
+    place: F64
+    counts: I64
+    given: F32
+    G: F32
+    Q: F32
+    W: F32
+    even: bool
+
+
+@exact
+def many_for(n: int, K: int, y: F32, b: F32) -> Many:
+    N, KP, row = (n + 3) // 4 * 4, (K + 3) // 4 * 4, padded(n)
+    k = Many(
+        np.zeros((6, 16 * N), np.float32),
+        np.zeros(16 * N),
+        np.zeros(16 * KP),
+        np.zeros((7, 16 * KP), np.float32),
+        np.zeros(4 * 16 * KP, np.float32),
+        np.zeros((2, 16), np.float32),
+        np.zeros((8, max(N, KP)), np.int64),
+        np.zeros(KP),
+        np.zeros(KP),
+        np.zeros((16, row), np.float32),
+        np.zeros((16, row)),
+        np.zeros(row, np.float32),
+        np.zeros(row),
+        np.zeros(row + 16, np.int64),
+        np.zeros((16, row), np.float32),
+        np.empty(16 * N * KP, np.float32),
+        np.empty(16 * N * KP, np.float32),
+        np.empty(16 * KP * KP, np.float32),
+        _evenly(y, K),
+    )
+    for j in range(KP):
+        k.y[j], k.b[j] = y[min(j, K - 1)], b[j] if j < K else 0.0
+    k.aw[:n] = np.float32(1.0 / n)
+    k.n32[MASS, : 16 * n] = np.float32(1.0 / n)
+    hard_sort(n, N, b, K, k.table[BEFORE], k.table[AFTER], k.table[BEST])
+    return k
+
+
+@exact
+def _evenly(y: F32, K: int) -> bool:
+    """Whether targets are at equal distances, but for the rounding of their places; K is a multiple of four."""
+    if K < 4 or K % 4 > 0:
+        return False
+    distance, off = (float(y[K - 1]) - float(y[0])) / (K - 1), 0.0
+    for j in range(K):
+        off = max(off, abs(y[j] - (y[0] + j * distance)))
+    return bool(off < 2e-7 * abs(y[K - 1] - y[0]))
+
+
+@exact
+def _lane_into(k: Many, lane: int, n: int, eps: float, order: I32) -> None:
+    """Places of a row, in order, into its lane."""
+    N = len(k.t) // 16
+    for i in range(n):
+        k.t[16 * i + lane] = 2.0 * k.at[lane, order[i]] / eps
+    for i in range(n, N):
+        k.t[16 * i + lane] = k.t[16 * n - 16 + lane]
+
+
+@exact
+def _plan(k: Many, n: int, K: int, width: int) -> None:
+    """Band and G from the places in ``t``."""
+    N, KP, table = len(k.t) // 16, len(k.y), k.table
+    many_staircase(k.t, k.y, K, KP, table[BEFORE], table[AFTER], k.h)
+    many_band(k.t, table[BEST], N, k.y, k.h, KP, CUT, table[LO], table[HI])
+    many_band(k.t, table[BEST], N, k.y, k.h, KP, NEAR, table[NEAR_LO], table[NEAR_HI])
+    many_ends(table[NEAR_LO], table[NEAR_HI], N // 4, KP, width, table[ENDS])
+    many_gibbs(k.t, table[BEST], n, N, k.y, k.h, KP, k.even, table[LO], table[HI], k.scaled, k.G)
+
+
+@exact
+def pull_many(begin: int, end: int, x: F32, a: F32, y: F32, b: F32, phi: F32, last: F32, eps: F32, n: int, K: int,
+              m: int, squash: int, steps: _Steps, out: F32, state: F32, errors: F32) -> None:  # fmt: skip
+    """Rows 16 begin to 16 end, by ``pull_ruled`` where there are no sixteen. All of ``steps`` are 0."""
+    at, N, KP, R = many_layout(n, K, m), (n + 3) // 4 * 4, (K + 3) // 4 * 4, len(errors)
+    width, e, lasts = min(KP, _WIDTH), float(eps[0]), 3 if len(last) > 0 else 0
+    k, integers = many_for(n, K, y, b), state.view(np.int32)
+    table = k.table
+    for group in range(begin, end):
+        first, base = 16 * group, 16 * group * at.size
+        if first + 16 > R:
+            pull_ruled(np.int64(0), R - first, x[first * n :], a, y, b, phi, last, eps, n, K, m, squash, steps,
+                       out[first * n :], state[base:], errors[first:])  # fmt: skip
+            break
+        orders, flags = integers[base + at.order :], state[base + at.flag :]
+        for lane in range(16):
+            flags[lane] = _ANSWERED
+            if not row_into(x, (first + lane) * n, n, k.xs[lane]):
+                flags[lane] = _NAN
+                k.xs[lane, :n] = 0.0
+            places(k.xs[lane], k.aw, squash, k.y[0], k.y[K - 1], k.at[lane])
+            low, high = range_of(k.at[lane], n)
+            order = orders[lane * n : lane * n + n]
+            sort_places(k.at[lane], n, low, high, order, k.counts, k.place)
+            _lane_into(k, lane, n, e, order)
+        _plan(k, n, K, width)
+        u, flow, error, read = state[base:], k.one[0], k.one[1], k.n32[COV]
+        many_newton(k.G, n, N, K, KP, table[BEST], table[LO], table[HI], table[NEAR_LO], table[NEAR_HI], k.b,
+                    table[ENDS], width, k.Q, state[base + at.W :], state[base + at.inv :], u, k.n32[V], k.k32[S],
+                    k.k32[Z], flow, error)  # fmt: skip
+        many_pulled(k.G, N, K, KP, table[LO], table[HI], u, k.n32[V], phi, last[3 * K :], lasts, k.scaled, read,
+                    error)  # fmt: skip
+        for lane in range(16):
+            row = first + lane
+            answer, order = out[row * n : row * n + n], orders[lane * n : lane * n + n]
+            if flags[lane] == _NAN:
+                answer[:], errors[row] = np.nan, 0.0
+                continue
+            farthest = max(abs(k.t[lane]), abs(k.t[16 * n - 16 + lane]))
+            if not (error[lane] <= ACCEPTED and flow[lane] > _SOFT and farthest < _LARGEST_LOGIT):
+                flags[lane] = _OF_OTHERS
+                _by_others(row, x, a, y, b, phi, last, eps, n, K, m, squash, out,
+                           state[base + 16 * at.lanes + lane * at.other :], errors)  # fmt: skip
+                continue
+            errors[row] = error[lane]
+            for i in range(n):
+                answer[order[i]] = read[16 * i + lane]
+
+
+@exact
+def _by_others(row: int, x: F32, a: F32, y: F32, b: F32, phi: F32, last: F32, eps: F32, n: int, K: int, m: int,
+               squash: int, out: F32, state: F32, errors: F32) -> None:  # fmt: skip
+    none, one = np.int64(0), np.int64(1)
+    targets, weights, levels = all_targets(y, phi, none, none, K, m) if m > 0 else (y, b, phi)
+    pull_rows(none, one, x[row * n :], a, targets, weights, levels, last if m == 0 else last[:0], eps, n, max(m, K),
+              bool(one), none,
+              squash, (none, none, none, none, none), out[row * n :], state, errors[row:])  # fmt: skip
+
+
+@exact
+def many_backward(begin: int, end: int, x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K: int, m: int,
+                  squash: int, push: bool, steps: _Steps, w: F32, grad: F32, state: F32) -> None:  # fmt: skip
+    at, N, KP, R = many_layout(n, K, m), (n + 3) // 4 * 4, (K + 3) // 4 * 4, len(grad) // n
+    width, e, none, one = min(KP, _WIDTH), float(eps[0]), np.int64(0), np.int64(1)
+    k, integers = many_for(n, K, y, b), state.view(np.int32)
+    best, lo, hi = k.table[BEST], k.table[LO], k.table[HI]
+    v, mass, weight, mean, cov, cov_2 = k.n32[V], k.n32[MASS], k.n32[WEIGHT], k.n32[MEAN], k.n32[COV], k.n32[COV_2]
+    for j in range(K):
+        store(k.k32[PHI], 16 * j, splat(phi[j]))
+    moments = np.zeros((16, 4))
+    for group in range(begin, end):
+        first, base = 16 * group, 16 * group * at.size
+        if first + 16 > R:
+            ruled_backward(none, R - first, x[first * n :], a, y, b, phi, eps, n, K, m, squash, push, steps,
+                           w[first * n :], grad[first * n :], state[base:])  # fmt: skip
+            break
+        orders, flags = integers[base + at.order :], state[base + at.flag :]
+        for lane in range(16):
+            row, order = first + lane, orders[lane * n : lane * n + n]
+            if not row_into(x, row * n, n, k.xs[lane]):
+                k.xs[lane, :n] = 0.0
+            mean_of, per_unit, all_weight, spread = places(k.xs[lane], k.aw, squash, k.y[0], k.y[K - 1], k.at[lane])
+            moments[lane, 0], moments[lane, 1], moments[lane, 2] = mean_of, per_unit, all_weight
+            moments[lane, 3] = 1.0 if spread else 0.0
+            balanced(w[row * n : row * n + n], k.aw, n, k.given[lane])
+            _lane_into(k, lane, n, e, order)
+            for i in range(n):
+                weight[16 * i + lane] = k.given[lane, order[i]] if flags[lane] == _ANSWERED else np.float32(0.0)
+        _plan(k, n, K, width)
+        u, W, inv = state[base : base + at.inv], state[base + at.W :], state[base + at.inv :]
+        many_scale(k.G, n, N, KP, best, lo, hi, u, v, k.k32[S], k.one[0])
+        many_covariances(k.G, N, KP, best, lo, hi, u, v, k.k32[PHI], k.y, mean, cov)
+        many_tensions(k.G, N, KP, best, lo, hi, u, v, weight, k.k32[PHI], mean, bool(one), k.k32[TENSION])
+        if not many_refined(k.G, N, K, KP, best, lo, hi, u, v, mass, k.k32[TENSION], W, width, k.table[ENDS], inv,
+                            k.k32[Z], k.k32[LAM]):  # fmt: skip
+            many_ends(lo, hi, N // 4, KP, KP, k.table[ENDS])
+            many_edges(k.G, n, N, KP, lo, hi, u, v, k.table[ENDS], KP, k.Q, k.W)
+            many_eliminate(k.W, KP, KP, k.table[ENDS], k.b, k.one[0], k.k32[INV])
+            many_refined(k.G, N, K, KP, best, lo, hi, u, v, mass, k.k32[TENSION], k.W, KP, k.table[ENDS], k.k32[INV],
+                         k.k32[Z], k.k32[LAM])  # fmt: skip
+        many_covariances(k.G, N, KP, best, lo, hi, u, v, k.k32[LAM], k.y, mean, cov_2)
+        parts, whole, per_eps = splat(0.0), splat(0.0), np.float32(2.0 / e)
+        for i in range(0, 16 * n, 16):
+            part = load(weight, i) * load(cov, i)
+            along = part - load(mass, i) * load(cov_2, i)
+            parts, whole = larger(parts, size_of(part)), larger(whole, size_of(along))
+            store(cov, i, along * per_eps)
+        store(k.one[1], 0, choose(whole < parts * CANCELLED, splat(1.0), splat(0.0)))
+        for lane in range(16):
+            row, order = first + lane, orders[lane * n : lane * n + n]
+            answer, read = grad[row * n : row * n + n], k.given[lane]
+            if flags[lane] == _NAN:
+                answer[:] = np.nan
+                continue
+            if flags[lane] == _OF_OTHERS:
+                targets, weights, levels = all_targets(y, phi, none, none, K, m) if m > 0 else (y, b, phi)
+                rows_backward(none, one, x[row * n :], a, targets, weights, levels, eps, n, max(m, K), bool(one), none,
+                              squash, push, (none, none, none, none, none), w[row * n :], answer,
+                              state[base + 16 * at.lanes + lane * at.other :])  # fmt: skip
+                continue
+            if k.one[1, lane] > 0.0:
+                careful(k.at[lane], k.aw, n, read.copy(), k.y, b, k.h[lane::16].copy(),
+                        u[lane::16].copy(), phi, K, e, read)  # fmt: skip
+            else:
+                for i in range(n):
+                    read[order[i]] = cov[16 * i + lane]
+            read[n:] = 0.0
+            places_backward(k.xs[lane], k.aw, k.at[lane], squash, moments[lane, 0], moments[lane, 1], moments[lane, 2],
+                            moments[lane, 3] > 0.5, 1.0, read)  # fmt: skip
+            answer[:] = read[:n]
