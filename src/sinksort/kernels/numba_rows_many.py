@@ -45,7 +45,7 @@ NEAR = 4.0  #: reduced cost up to which a source joins targets in Newton's matri
 _RIDGE, _TINY, _ZERO = np.float32(1e-6), np.float32(1e-30), np.float32(0.0)
 _LARGEST_STEP = np.float32(2.0)
 _TOLERANCE, _TOLERANCE_OF_FLOW = np.float32(1e-6), np.float32(1e-5)
-_MOST_STEPS, _KEEP = 12, np.float32(0.2)
+_MOST_STEPS, _KEEP, _MARGIN = 12, np.float32(0.2), np.float32(3.0)  #: steps; shares of an error
 
 # 2^f for |f| <= 1/2 to 2e-7: the polynomial of degree 5 through the Chebyshev points.
 _points = 0.5 * np.cos((np.arange(6) + 0.5) * np.pi / 6)
@@ -65,6 +65,35 @@ def _power_of_two(x: Any) -> Any:
     p = p * f + _P1
     p = p * f + _P0
     return times_power_of_two(p, shifted)
+
+
+@njit(forceinline=True)
+def _store_four(W: Any, at: Any, a: Any, b: Any, c: Any, d: Any) -> None:
+    store(W, at, a)
+    store(W, at + 16, b)
+    store(W, at + 32, c)
+    store(W, at + 48, d)
+
+
+@exact
+def many_sort(xs: F32, index: F32, n: int) -> None:
+    """Sorts each lane of xs, and takes ``index`` along: Batcher's odd-even merge sort, whose exchanges are fixed."""
+    run, bits = 1, 1
+    while run < n:
+        distance = run
+        while distance > 0:
+            for first in range(distance % run, n - distance, 2 * distance):
+                for i in range(first, min(first + distance, n - distance)):
+                    if i >> bits == (i + distance) >> bits:  # in the same pair of runs
+                        low, high = 16 * i, 16 * (i + distance)
+                        a, b, its_a, its_b = load(xs, low), load(xs, high), load(index, low), load(index, high)
+                        wrong = a > b
+                        store(xs, low, choose(wrong, b, a))
+                        store(xs, high, choose(wrong, a, b))
+                        store(index, low, choose(wrong, its_b, its_a))
+                        store(index, high, choose(wrong, its_a, its_b))
+            distance //= 2
+        run, bits = 2 * run, bits + 1
 
 
 @exact
@@ -142,22 +171,27 @@ def many_gibbs(t: F64, best: I64, n: int, N: int, y: F64, h: F64, KP: int, even:
         _by_ratios(t, best, N, y[1] - y[0], h, KP, lo, hi, single, G)
         return
     small = not any_lane((last - first) * (y[KP - 1] - y[0]) >= _SMALL_LOGITS)
-    for j in range(0, 16 * KP, 16):
-        store(single, j, narrow((load64(h, j) - middle * y[j // 16]) * _LOG2E))
-    for i in range(N):
-        t64, j_0 = load64(t, 16 * i), best[i]
-        r64 = t64 * y[j_0] - load64(h, 16 * j_0)
-        of_block = 64 * (i // 4) * KP + 16 * (i % 4)
+    h32, y32 = single[: 16 * KP], single[16 * KP :]
+    for j in range(KP):
+        store(h32, 16 * j, narrow((load64(h, 16 * j) - middle * y[j]) * _LOG2E))
+        y32[j] = (y[j] - y_m) * _LOG2E
+    for i in range(0, N, 2):
+        t0, t1, j0, j1 = load64(t, 16 * i), load64(t, 16 * i + 16), best[i], best[i + 1]
+        r0, r1 = t0 * y[j0] - load64(h, 16 * j0), t1 * y[j1] - load64(h, 16 * j1)
+        o = 64 * (i // 4) * KP + 16 * (i % 4)
         if small:
-            from_middle = t64 - middle
-            ti, ri = narrow(from_middle), narrow((r64 - from_middle * y_m) * _LOG2E)
+            t0, t1 = t0 - middle, t1 - middle
+            s0, s1 = narrow(t0), narrow(t1)
+            q0, q1 = narrow((r0 - t0 * y_m) * _LOG2E), narrow((r1 - t1 * y_m) * _LOG2E)
             for j in range(lo[i // 4], hi[i // 4]):
-                x = ti * np.float32((y[j] - y_m) * _LOG2E) - load(single, 16 * j) - ri
-                store(G, of_block + 64 * j, _power_of_two(x))
+                hj, yj = load(h32, 16 * j), y32[j]
+                store(G, o + 64 * j, _power_of_two(s0 * yj - (hj + q0)))
+                store(G, o + 64 * j + 16, _power_of_two(s1 * yj - (hj + q1)))
         else:
             for j in range(lo[i // 4], hi[i // 4]):
-                x = narrow((t64 * y[j] - load64(h, 16 * j) - r64) * _LOG2E)
-                store(G, of_block + 64 * j, _power_of_two(x))
+                hj, yj = load64(h, 16 * j), y[j]
+                store(G, o + 64 * j, _power_of_two(narrow((t0 * yj - hj - r0) * _LOG2E)))
+                store(G, o + 64 * j + 16, _power_of_two(narrow((t1 * yj - hj - r1) * _LOG2E)))
 
 
 @exact
@@ -181,6 +215,19 @@ def _by_ratios(t: F64, best: I64, N: int, distance: float, h: F64, KP: int, lo: 
         for j in range(best[i] - 1, lo[i // 4] - 1, -1):
             g = g * (fall * load(down, 16 * j))
             store(G, of_block + 64 * j, g)
+
+
+@exact
+def many_rows(G: F32, N: int, KP: int, lo: I64, hi: I64, u: F32, v: F32) -> None:
+    """v_i = 1 / sum_j G_ij u_j."""
+    for block in range(N // 4):
+        o, i = 64 * block * KP, 64 * block
+        l0, l1, l2, l3 = splat(0.0), splat(0.0), splat(0.0), splat(0.0)
+        for j in range(lo[block], hi[block]):
+            e, uj = o + 64 * j, load(u, 16 * j)
+            l0, l1 = l0 + load(G, e) * uj, l1 + load(G, e + 16) * uj
+            l2, l3 = l2 + load(G, e + 32) * uj, l3 + load(G, e + 48) * uj
+        _store_four(v, i, splat(1.0) / l0, splat(1.0) / l1, splat(1.0) / l2, splat(1.0) / l3)
 
 
 @exact
@@ -253,14 +300,6 @@ def many_edges(G: F32, n: int, N: int, KP: int, lo: I64, hi: I64, u: F32, v: F32
             _store_four(W, w + 16 * width, b0, b1, b2, b3)
             _store_four(W, w + 32 * width, c0, c1, c2, c3)
             _store_four(W, w + 48 * width, d0, d1, d2, d3)
-
-
-@njit(forceinline=True)
-def _store_four(W: Any, at: Any, a: Any, b: Any, c: Any, d: Any) -> None:
-    store(W, at, a)
-    store(W, at + 16, b)
-    store(W, at + 32, c)
-    store(W, at + 48, d)
 
 
 @njit(forceinline=True)
@@ -338,7 +377,7 @@ def many_substitute(W: F32, K: int, KP: int, width: int, ends: I64, inv: F32, z:
 def many_newton(G: F32, n: int, N: int, K: int, KP: int, best: I64, lo: I64, hi: I64, near_lo: I64, near_hi: I64,
                 b: F64, ends: I64, width: int, Q: F32, W: F32, inv: F32, u: F32, v: F32, s: F32, z: F32, flow: F32,
                 error: F32) -> int:  # fmt: skip
-    """u and v: a step of Sinkhorn, then Newton's, whose matrix is kept while errors fall fast. Returns how many."""
+    """u: a step of Sinkhorn, then Newton's, whose matrix is kept while errors fall fast. Returns how many."""
     before = splat(np.inf)
     for j in range(KP):
         store(u, 16 * j, splat(b[j]))
@@ -349,8 +388,10 @@ def many_newton(G: F32, n: int, N: int, K: int, KP: int, best: I64, lo: I64, hi:
             off = splat(b[j]) - load(u, 16 * j) * load(s, 16 * j)
             store(z, 16 * j, off)
             errors = errors + size_of(off)
-        store(error, 0, errors)
         near = smaller(load(flow, 0) * _TOLERANCE_OF_FLOW, splat(_TOLERANCE))
+        left = errors * (errors / before) * _MARGIN  # a step leaves as large a share as the one before did, or less
+        last = step > 2 and not any_lane(left > near)  # then nobody needs to look
+        store(error, 0, left if last else errors)
         done = not any_lane(errors > near) or step == _MOST_STEPS - 1
         if done and step > 1:
             return step
@@ -372,4 +413,6 @@ def many_newton(G: F32, n: int, N: int, K: int, KP: int, best: I64, lo: I64, hi:
         for j in range(K):
             d = smaller(larger(load(z, 16 * j) - centre, splat(-_LARGEST_STEP)), splat(_LARGEST_STEP))
             store(u, 16 * j, load(u, 16 * j) * exp32(d))
+        if last:
+            return step
     return _MOST_STEPS

@@ -11,8 +11,9 @@ from typing import NamedTuple
 import numpy as np
 
 from .numba_compile import exact
-from .numba_maths import F32, F64, I32, I64, larger, places, places_backward, row_into, size_of
-from .numba_rows_careful import CANCELLED, balanced, careful
+from .numba_maths import F32, F64, I64, larger, size_of
+from .numba_rows_careful import CANCELLED, careful
+from .numba_rows_lanes import lane_places, lane_places_backward
 from .numba_rows_many import (
     CUT,
     NEAR,
@@ -23,24 +24,24 @@ from .numba_rows_many import (
     many_ends,
     many_gibbs,
     many_newton,
-    many_scale,
+    many_rows,
+    many_sort,
     many_staircase,
 )
 from .numba_rows_many_read import many_covariances, many_pulled, many_refined, many_tensions
-from .numba_rows_sources import padded, range_of, sort_places
 from .numba_rows_whole import all_targets, pull_ruled, ruled_backward
 from .numba_rows_wide import ACCEPTED, pull_rows, rows_backward
 from .numba_rows_work import state_parts, state_size
-from .numba_simd import choose, load, splat, store
+from .numba_simd import choose, load, load64, narrow, splat, splat64, store, store64, widen
 
-V, MASS, WEIGHT, MEAN, COV, COV_2 = range(6)  # rows of Many.n32, each of the sources
+XS, INDEX, V, MASS, WEIGHT, MEAN, COV, COV_2 = range(8)  # rows of Many.n32, each of the sources
 U, S, Z, TENSION, LAM, PHI, INV = range(7)  # rows of Many.k32, each of the targets
 BEST, BEFORE, AFTER, LO, HI, NEAR_LO, NEAR_HI, ENDS = range(8)  # rows of Many.table
 
 MODERATE = 192  #: the longest rows that are worked on here
 _WIDTH = 40  #: how many targets a target is joined with in the matrix that is kept
 _SOFT = np.float32(0.5)  #: least share of the weight that is not where the hard sort puts it
-_LARGEST_LOGIT = 1e9
+_LARGEST_LOGIT, _ROUNDING = 1e9, np.float32(1e-6)
 _ANSWERED, _OF_OTHERS, _NAN = np.float32(0.0), np.float32(1.0), np.float32(2.0)
 _Steps = tuple[int, int, int, int, int]
 
@@ -73,20 +74,17 @@ class Many(NamedTuple):
     """Scratch of a thread, and what is the same for all rows."""
 
     n32: F32
+    at: F64
     t: F64
     h: F64
     k32: F32
     scaled: F32
     one: F32  #: (2, 16): what flows, and the error
+    moments: F64
+    ends: F64  #: (3, 16): the first and last target, and 1
     table: I64
     y: F64
     b: F64
-    xs: F32  #: of each row: its values, padded
-    at: F64
-    aw: F32
-    place: F64
-    counts: I64
-    given: F32
     G: F32
     Q: F32
     W: F32
@@ -95,31 +93,28 @@ class Many(NamedTuple):
 
 @exact
 def many_for(n: int, K: int, y: F32, b: F32) -> Many:
-    N, KP, row = (n + 3) // 4 * 4, (K + 3) // 4 * 4, padded(n)
+    N, KP = (n + 3) // 4 * 4, (K + 3) // 4 * 4
     k = Many(
-        np.zeros((6, 16 * N), np.float32),
+        np.zeros((8, 16 * N), np.float32),
+        np.zeros(16 * N),
         np.zeros(16 * N),
         np.zeros(16 * KP),
         np.zeros((7, 16 * KP), np.float32),
         np.zeros(4 * 16 * KP, np.float32),
         np.zeros((2, 16), np.float32),
+        np.zeros(64),
+        np.ones((3, 16)),
         np.zeros((8, max(N, KP)), np.int64),
         np.zeros(KP),
         np.zeros(KP),
-        np.zeros((16, row), np.float32),
-        np.zeros((16, row)),
-        np.zeros(row, np.float32),
-        np.zeros(row),
-        np.zeros(row + 16, np.int64),
-        np.zeros((16, row), np.float32),
         np.empty(16 * N * KP, np.float32),
         np.empty(16 * N * KP, np.float32),
         np.empty(16 * KP * KP, np.float32),
         _evenly(y, K),
     )
+    k.ends[0, :], k.ends[1, :] = y[0], y[K - 1]
     for j in range(KP):
         k.y[j], k.b[j] = y[min(j, K - 1)], b[j] if j < K else 0.0
-    k.aw[:n] = np.float32(1.0 / n)
     k.n32[MASS, : 16 * n] = np.float32(1.0 / n)
     hard_sort(n, N, b, K, k.table[BEFORE], k.table[AFTER], k.table[BEST])
     return k
@@ -137,13 +132,25 @@ def _evenly(y: F32, K: int) -> bool:
 
 
 @exact
-def _lane_into(k: Many, lane: int, n: int, eps: float, order: I32) -> None:
-    """Places of a row, in order, into its lane."""
-    N = len(k.t) // 16
-    for i in range(n):
-        k.t[16 * i + lane] = 2.0 * k.at[lane, order[i]] / eps
-    for i in range(n, N):
-        k.t[16 * i + lane] = k.t[16 * n - 16 + lane]
+def _places(k: Many, n: int, squash: int, eps: float) -> None:
+    """Places of the values in XS, and t."""
+    lane_places(k.n32[XS], k.n32[MASS], n, squash, k.ends[0], k.ends[1], k.at, k.moments)
+    for i in range(0, len(k.t), 16):
+        store64(k.t, i, load64(k.at, min(i, 16 * n - 16)) * (2.0 / eps))
+
+
+@exact
+def _balance(weight: F32, n: int) -> None:
+    """``numba_rows_careful.balanced`` for values that weigh the same."""
+    whole = splat64(0.0)
+    for i in range(0, 16 * n, 16):
+        whole = whole + widen(load(weight, i))
+    mean, most, left = narrow(whole * (1.0 / n)), splat(0.0), splat(0.0)
+    for i in range(0, 16 * n, 16):
+        w = load(weight, i)
+        most, left = larger(most, size_of(w)), larger(left, size_of(w - mean))
+    for i in range(0, 16 * n, 16):
+        store(weight, i, choose(left < most * _ROUNDING, splat(0.0), load(weight, i) - mean))
 
 
 @exact
@@ -173,25 +180,27 @@ def pull_many(begin: int, end: int, x: F32, a: F32, y: F32, b: F32, phi: F32, la
             break
         orders, flags = integers[base + at.order :], state[base + at.flag :]
         for lane in range(16):
-            flags[lane] = _ANSWERED
-            if not row_into(x, (first + lane) * n, n, k.xs[lane]):
-                flags[lane] = _NAN
-                k.xs[lane, :n] = 0.0
-            places(k.xs[lane], k.aw, squash, k.y[0], k.y[K - 1], k.at[lane])
-            low, high = range_of(k.at[lane], n)
-            order = orders[lane * n : lane * n + n]
-            sort_places(k.at[lane], n, low, high, order, k.counts, k.place)
-            _lane_into(k, lane, n, e, order)
+            nan = False
+            for i in range(n):
+                value = x[(first + lane) * n + i]
+                nan |= value != value
+                k.n32[XS, 16 * i + lane] = value if value == value else np.float32(0.0)
+            flags[lane] = _NAN if nan else _ANSWERED
+        for i in range(n):
+            store(k.n32[INDEX], 16 * i, splat(float(i)))
+        many_sort(k.n32[XS], k.n32[INDEX], n)
+        for i in range(16 * n):
+            orders[i] = k.n32[INDEX, i]
+        _places(k, n, squash, e)
         _plan(k, n, K, width)
         u, flow, error, read = state[base:], k.one[0], k.one[1], k.n32[COV]
         many_newton(k.G, n, N, K, KP, table[BEST], table[LO], table[HI], table[NEAR_LO], table[NEAR_HI], k.b,
                     table[ENDS], width, k.Q, state[base + at.W :], state[base + at.inv :], u, k.n32[V], k.k32[S],
                     k.k32[Z], flow, error)  # fmt: skip
-        many_pulled(k.G, N, K, KP, table[LO], table[HI], u, k.n32[V], phi, last[3 * K :], lasts, k.scaled, read,
-                    error)  # fmt: skip
+        many_pulled(k.G, N, K, KP, table[LO], table[HI], u, phi, last[3 * K :], lasts, k.scaled, read, error)
         for lane in range(16):
             row = first + lane
-            answer, order = out[row * n : row * n + n], orders[lane * n : lane * n + n]
+            answer = out[row * n : row * n + n]
             if flags[lane] == _NAN:
                 answer[:], errors[row] = np.nan, 0.0
                 continue
@@ -203,7 +212,7 @@ def pull_many(begin: int, end: int, x: F32, a: F32, y: F32, b: F32, phi: F32, la
                 continue
             errors[row] = error[lane]
             for i in range(n):
-                answer[order[i]] = read[16 * i + lane]
+                answer[orders[16 * i + lane]] = read[16 * i + lane]
 
 
 @exact
@@ -226,7 +235,6 @@ def many_backward(begin: int, end: int, x: F32, a: F32, y: F32, b: F32, phi: F32
     v, mass, weight, mean, cov, cov_2 = k.n32[V], k.n32[MASS], k.n32[WEIGHT], k.n32[MEAN], k.n32[COV], k.n32[COV_2]
     for j in range(K):
         store(k.k32[PHI], 16 * j, splat(phi[j]))
-    moments = np.zeros((16, 4))
     for group in range(begin, end):
         first, base = 16 * group, 16 * group * at.size
         if first + 16 > R:
@@ -235,25 +243,23 @@ def many_backward(begin: int, end: int, x: F32, a: F32, y: F32, b: F32, phi: F32
             break
         orders, flags = integers[base + at.order :], state[base + at.flag :]
         for lane in range(16):
-            row, order = first + lane, orders[lane * n : lane * n + n]
-            if not row_into(x, row * n, n, k.xs[lane]):
-                k.xs[lane, :n] = 0.0
-            mean_of, per_unit, all_weight, spread = places(k.xs[lane], k.aw, squash, k.y[0], k.y[K - 1], k.at[lane])
-            moments[lane, 0], moments[lane, 1], moments[lane, 2] = mean_of, per_unit, all_weight
-            moments[lane, 3] = 1.0 if spread else 0.0
-            balanced(w[row * n : row * n + n], k.aw, n, k.given[lane])
-            _lane_into(k, lane, n, e, order)
+            row, here = (first + lane) * n, np.float32(1.0 if flags[lane] == _ANSWERED else 0.0)
             for i in range(n):
-                weight[16 * i + lane] = k.given[lane, order[i]] if flags[lane] == _ANSWERED else np.float32(0.0)
+                o = row + orders[16 * i + lane]
+                k.n32[XS, 16 * i + lane] = x[o] if x[o] == x[o] else np.float32(0.0)
+                weight[16 * i + lane] = w[o] * here
+        _balance(weight, n)
+        _places(k, n, squash, e)
         _plan(k, n, K, width)
         u, W, inv = state[base : base + at.inv], state[base + at.W :], state[base + at.inv :]
-        many_scale(k.G, n, N, KP, best, lo, hi, u, v, k.k32[S], k.one[0])
+        many_rows(k.G, N, KP, lo, hi, u, v)
         many_covariances(k.G, N, KP, best, lo, hi, u, v, k.k32[PHI], k.y, mean, cov)
         many_tensions(k.G, N, KP, best, lo, hi, u, v, weight, k.k32[PHI], mean, bool(one), k.k32[TENSION])
         if not many_refined(k.G, N, K, KP, best, lo, hi, u, v, mass, k.k32[TENSION], W, width, k.table[ENDS], inv,
                             k.k32[Z], k.k32[LAM]):  # fmt: skip
             many_ends(lo, hi, N // 4, KP, KP, k.table[ENDS])
             many_edges(k.G, n, N, KP, lo, hi, u, v, k.table[ENDS], KP, k.Q, k.W)
+            k.one[0, :] = 1.0
             many_eliminate(k.W, KP, KP, k.table[ENDS], k.b, k.one[0], k.k32[INV])
             many_refined(k.G, N, K, KP, best, lo, hi, u, v, mass, k.k32[TENSION], k.W, KP, k.table[ENDS], k.k32[INV],
                          k.k32[Z], k.k32[LAM])  # fmt: skip
@@ -266,8 +272,12 @@ def many_backward(begin: int, end: int, x: F32, a: F32, y: F32, b: F32, phi: F32
             store(cov, i, along * per_eps)
         store(k.one[1], 0, choose(whole < parts * CANCELLED, splat(1.0), splat(0.0)))
         for lane in range(16):
-            row, order = first + lane, orders[lane * n : lane * n + n]
-            answer, read = grad[row * n : row * n + n], k.given[lane]
+            if k.one[1, lane] > 0.0:
+                _carefully(k, lane, n, b, phi, K, e, u)
+        lane_places_backward(k.n32[XS], mass, k.at, n, squash, k.moments, k.ends[2], cov)
+        for lane in range(16):
+            row = first + lane
+            answer = grad[row * n : row * n + n]
             if flags[lane] == _NAN:
                 answer[:] = np.nan
                 continue
@@ -277,13 +287,15 @@ def many_backward(begin: int, end: int, x: F32, a: F32, y: F32, b: F32, phi: F32
                               squash, push, (none, none, none, none, none), w[row * n :], answer,
                               state[base + 16 * at.lanes + lane * at.other :])  # fmt: skip
                 continue
-            if k.one[1, lane] > 0.0:
-                careful(k.at[lane], k.aw, n, read.copy(), k.y, b, k.h[lane::16].copy(),
-                        u[lane::16].copy(), phi, K, e, read)  # fmt: skip
-            else:
-                for i in range(n):
-                    read[order[i]] = cov[16 * i + lane]
-            read[n:] = 0.0
-            places_backward(k.xs[lane], k.aw, k.at[lane], squash, moments[lane, 0], moments[lane, 1], moments[lane, 2],
-                            moments[lane, 3] > 0.5, 1.0, read)  # fmt: skip
-            answer[:] = read[:n]
+            for i in range(n):
+                answer[orders[16 * i + lane]] = cov[16 * i + lane]
+
+
+@exact
+def _carefully(k: Many, lane: int, n: int, b: F32, phi: F32, K: int, eps: float, u: F32) -> None:
+    """The cotangent of x~ of one row once more."""
+    out = np.empty(n, np.float32)
+    careful(k.at[lane::16].copy(), k.n32[MASS, lane::16].copy(), n, k.n32[WEIGHT, lane::16].copy(), k.y, b,
+            k.h[lane::16].copy(), u[lane::16].copy(), phi, K, eps, out)  # fmt: skip
+    for i in range(n):
+        k.n32[COV, 16 * i + lane] = out[i]

@@ -19,9 +19,12 @@ _MOST_REFINEMENTS = 8
 
 
 @exact
-def many_pulled(G: F32, N: int, K: int, KP: int, lo: I64, hi: I64, u: F32, v: F32, phi: F32, last: F32,
-                lasts: int, scaled: F32, out: F32, error: F32) -> None:  # fmt: skip
-    """``numba_rows_read.pulled``: sum_j p_ij phi_j, and the error of the rule. Scratch: ``scaled`` (4, KP, 16)."""
+def many_pulled(G: F32, N: int, K: int, KP: int, lo: I64, hi: I64, u: F32, phi: F32, last: F32, lasts: int,
+                scaled: F32, out: F32, error: F32) -> None:  # fmt: skip
+    """``numba_rows_read.pulled``: sum_j p_ij phi_j, and the error of the rule. Scratch: ``scaled`` (4, KP, 16).
+
+    Rows of p are scaled to their sums here, whatever v is.
+    """
     size = 16 * KP
     for j in range(K):
         uj = load(u, 16 * j)
@@ -31,24 +34,29 @@ def many_pulled(G: F32, N: int, K: int, KP: int, lo: I64, hi: I64, u: F32, v: F3
     for j in range(K, KP):
         for k in range(lasts + 1):
             store(scaled, k * size + 16 * j, splat(0.0))
-    worst = splat(0.0)
-    for i in range(N):
-        o = 64 * (i // 4) * KP + 16 * (i % 4)
-        s0, s1, s2, s3 = splat(0.0), splat(0.0), splat(0.0), splat(0.0)
-        vi = load(v, 16 * i)
+    worst, z = splat(0.0), splat(0.0)
+    for i in range(0, N, 2):  # two sources at a time
+        o, first, end = 64 * (i // 4) * KP + 16 * (i % 4), lo[i // 4], hi[i // 4]
+        n0, n1, s0, s1 = z, z, z, z
+        a0, a1, b0, b1, c0, c1 = z, z, z, z, z, z
         if lasts == 0:
-            for j in range(lo[i // 4], hi[i // 4], 4):
-                e, c = o + 64 * j, 16 * j
-                s0, s1 = s0 + load(G, e) * load(scaled, c), s1 + load(G, e + 64) * load(scaled, c + 16)
-                s2, s3 = s2 + load(G, e + 128) * load(scaled, c + 32), s3 + load(G, e + 192) * load(scaled, c + 48)
-            store(out, 16 * i, ((s0 + s1) + (s2 + s3)) * vi)
-            continue
-        for j in range(lo[i // 4], hi[i // 4]):
-            g, c = load(G, o + 64 * j), 16 * j
-            s0, s1 = s0 + g * load(scaled, c), s1 + g * load(scaled, c + size)
-            s2, s3 = s2 + g * load(scaled, c + 2 * size), s3 + g * load(scaled, c + 3 * size)
-        store(out, 16 * i, s0 * vi)
-        worst = larger(worst, (s1 * s1 + s2 * s2 + s3 * s3) * vi * vi)
+            for j in range(first, end):
+                g0, g1, c = load(G, o + 64 * j), load(G, o + 64 * j + 16), 16 * j
+                n0, n1 = n0 + g0 * load(u, c), n1 + g1 * load(u, c)
+                s0, s1 = s0 + g0 * load(scaled, c), s1 + g1 * load(scaled, c)
+        else:
+            for j in range(first, end):
+                g0, g1, c = load(G, o + 64 * j), load(G, o + 64 * j + 16), 16 * j
+                n0, n1 = n0 + g0 * load(u, c), n1 + g1 * load(u, c)
+                s0, s1 = s0 + g0 * load(scaled, c), s1 + g1 * load(scaled, c)
+                a0, a1 = a0 + g0 * load(scaled, c + size), a1 + g1 * load(scaled, c + size)
+                b0, b1 = b0 + g0 * load(scaled, c + 2 * size), b1 + g1 * load(scaled, c + 2 * size)
+                c0, c1 = c0 + g0 * load(scaled, c + 3 * size), c1 + g1 * load(scaled, c + 3 * size)
+        v0, v1 = splat(1.0) / n0, splat(1.0) / n1
+        store(out, 16 * i, s0 * v0)
+        store(out, 16 * i + 16, s1 * v1)
+        worst = larger(worst, (a0 * a0 + b0 * b0 + c0 * c0) * v0 * v0)
+        worst = larger(worst, (a1 * a1 + b1 * b1 + c1 * c1) * v1 * v1)
     worst, known = worst * np.float32(ERRORS), load(error, 0)
     store(error, 0, choose(worst > known, worst, known))  # an error that is not a number stays
 
