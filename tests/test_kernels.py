@@ -48,7 +48,7 @@ CALLS = {
 }
 
 
-#: Kernels for two targets take every eps; those for three or four small ones of rows that are not very short.
+#: Masks take every eps, and so do three or four targets of rows that are not very short.
 TWO = ("top-k mask", "bottom mask", "masks of their own k")
 FEW = ("sort on 4 targets", "quantile", "quantiles, kept dim", "masked quantile", "weighted median", "top-k values",
        "top-k membership")  # fmt: skip
@@ -286,3 +286,22 @@ def test_a_second_call_brings_no_levels_from_the_host(q):
         sinksort.soft_quantile(x, q)
     assert "aten::lift_fresh" in first.names
     assert "aten::lift_fresh" not in second.names
+
+
+@pytest.mark.parametrize("n", [21, 64, 333])
+@pytest.mark.parametrize("eps", [4e-3, 1e-3, 1e-4])
+def test_sharp_quantiles_and_top_values_are_right_row_by_row(n, eps):
+    """At the levels 0 and 1 a target is empty; of 64 values k / n is exact, and rows are as hard as their gaps."""
+    calls = [lambda x, q=q, **o: sinksort.soft_quantile(x, q, **o).unsqueeze(-1) for q in (0.0, 0.1, 0.5, 1.0)]
+    if n == 64:
+        calls += [lambda x, k=k, **o: sinksort.soft_topk(x, k, **o).values for k in (2, 3)]
+    normal = rows(8, n)
+    for x in (normal, (2 * normal).round(), normal / rows(8, n, seed=1)):
+        for call in calls:
+            ours, truth = x.clone().requires_grad_(), x.double().requires_grad_()
+            out, exact = call(ours, eps=eps, backend="numba"), call(truth, eps=eps, solver=EXACT)
+            assert ((out - exact).abs() <= 1e-5 * x.abs().amax(-1, keepdim=True)).all()
+            w = rows(*out.shape, seed=2)
+            out.backward(w)
+            exact.backward(w.double())
+            assert ((ours.grad - truth.grad).abs() <= 1e-3 * truth.grad.abs().amax(-1, keepdim=True)).all()

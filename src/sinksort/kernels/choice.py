@@ -29,7 +29,8 @@ _AUTO = {"cpu": "numba", "cuda": "triton"}  #: by device
 _FILES = {"numba": ("numba_rows", "numba_long"), "triton": ("triton_rows", "triton_long")}
 _HINTS = {"numba": "install it with pip install 'sinksort[cpu]'", "triton": "it comes with torch for CUDA on Linux"}
 _REACHED = 1e-5  #: marginal error that kernels always come below
-_SHARP = 5e-3  #: least entropy of sorts and quantiles of short rows in single precision
+_SHARP = 5e-3  #: least entropy of sorts and selections of short rows in single precision
+_VERY_SHORT = 20  #: values of rows that Numba's kernels work on sixteen at a time
 _SINGLE = (torch.float32, torch.float16, torch.bfloat16)
 
 _log = logging.getLogger("sinksort")
@@ -69,17 +70,23 @@ def _one_by_one(name: str, ask: Ask) -> bool:
     """Whether a short row with few targets is better off with the kernels for long rows, which have more digits.
 
     In Triton of very short rows the others know gradients better, but memberships worse. In Numba the others are twice
-    as fast where eps is not too small for them, and two targets have kernels of their own, for every eps.
+    as fast where eps is not too small for them, and it never is for masks and quantiles.
     """
     n, K = ask.x.shape[-1], ask.y.shape[-1]
     if ask.m is not None or K > _FEW_TARGETS:
         return False
-    return K <= 2 or n >= 16 if name == "triton" else K > 2 and n >= 64 and sharp(ask)
+    return K <= 2 or n >= 16 if name == "triton" else n >= 64 and sharp(ask) and not _any_eps(ask)
 
 
 def of_two(ask: Ask) -> bool:
     """Whether there are two targets, and so one unknown."""
     return ask.m is None and ask.y.shape[-1] == 2
+
+
+def _any_eps(ask: Ask) -> bool:
+    """Whether Numba's kernels for short rows take every eps: of two targets, and of three whose weights are double."""
+    exact = ask.m is None and ask.y.shape[-1] == 3 and ask.b.dtype == torch.float64
+    return of_two(ask) or (exact and ask.x.shape[-1] > _VERY_SHORT)
 
 
 def sharp(ask: Ask) -> bool:
@@ -132,7 +139,7 @@ def able(name: str, ask: Ask, backend: str) -> bool:
 
 def too_sharp(name: str, ask: Ask, backend: str) -> bool:
     """Whether single precision is not enough for a few targets: what they receive changes within eps."""
-    small = name == "numba" and ask.x.shape[-1] <= _SHORT and sharp(ask) and not of_two(ask)
+    small = name == "numba" and ask.x.shape[-1] <= _SHORT and sharp(ask) and not _any_eps(ask)
     small = small and not _one_by_one(name, ask)
     return small and _refused(f"its kernels sort and select from eps = {_SHARP:g} up, and eps = {ask.eps:g}", backend)
 

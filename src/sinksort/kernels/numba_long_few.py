@@ -43,6 +43,8 @@ from .numba_long_values import (
     slopes,
 )
 
+_UNJOINED = 1e-15  #: weight between two targets below which rounding says more about them than what they share
+
 
 @exact
 def tally(first: int, last: int, rows: Rows, index: np.ndarray, state: np.ndarray, bins: np.ndarray) -> None:
@@ -263,7 +265,7 @@ def multipliers(first: int, last: int, state: np.ndarray, b: np.ndarray, partial
         for j in range(K):
             t[j] = found[K, j] - b_r[j] * total
             for k in range(j):
-                found[j, k] *= state[r, SHARE]
+                found[j, k] *= state[r, SHARE] if found[j, k] > _UNJOINED else 0.0
         solve_laplacian(found, t, K)
 
 

@@ -62,11 +62,11 @@ def pull(ask: Ask, phi: Tensor) -> Answer:
     steps = (of_y, _step(phi), 0 if ask.last is None else _step(ask.last), of_eps, of_a)
     answers, work = (out.reshape(-1), state.reshape(-1), error), _PRICE * R * n * K
     if _alone(ask):
-        run(pull_two, R, work, x, *_exact(ask, y), _flat(phi), eps, n, squash, steps, *answers)
+        run(pull_two, R, work, x, _weights(ask), y, *_exact(ask), _flat(phi), eps, n, squash, steps, *answers)
     elif _in_lanes(n, K, ask.m):
         run(pull_short, (R + 15) // 16, work, x, a, y, b, _flat(phi), eps, n, K, squash, steps, *answers)
     elif _of_few(K, ask.m):
-        run(pull_few, R, work, x, a, y, b, _flat(phi), eps, n, K, squash, steps, *answers)
+        run(pull_few, R, work, x, a, y, *_exact(ask), _flat(phi), eps, n, K, squash, steps, *answers)
     else:
         m = _whole(ask.m)
         kernel, tasks = (pull_many, (R + 15) // 16) if _in_many(ask, phi) else (pull_ruled, R)
@@ -81,11 +81,13 @@ def push(ask: Ask) -> Answer:
     answers, work = (out.reshape(-1), state.reshape(-1), error), _PRICE * R * n * K
     if _alone(ask):
         x, _, y, _, eps, n, _, squash, steps = given
-        run(push_two, R, work, x, *_exact(ask, y), eps, n, squash, steps, *answers)
+        run(push_two, R, work, x, _weights(ask), y, *_exact(ask), eps, n, squash, steps, *answers)
     elif _in_lanes(n, K, ask.m):
         run(push_short, (R + 15) // 16, work, *given, *answers)
+    elif _of_few(K, ask.m):
+        run(push_few, R, work, *given[:3], *_exact(ask), *given[4:], *answers)
     else:
-        run(push_few if _of_few(K, ask.m) else push_rows, R, work, *given, *answers)
+        run(push_rows, R, work, *given, *answers)
     return Answer(torch.from_numpy(out), torch.from_numpy(state), torch.from_numpy(error))
 
 
@@ -105,11 +107,11 @@ def _backward(ask: Ask, phi: Tensor, state: Tensor, w: Tensor | None) -> Tensor:
     given, work = (x, a, y, b, _flat(phi), eps, n, K), _PRICE * R * n * K
     rest = (squash, push, steps, _NOTHING if w is None else _flat(w), grad.reshape(-1), _flat(state))
     if _alone(ask):
-        run(two_backward, R, work, x, *_exact(ask, y)[:3], _flat(phi), eps, n, *rest)
+        run(two_backward, R, work, x, _weights(ask), y, _exact(ask)[0], _flat(phi), eps, n, *rest)
     elif _in_lanes(n, K, ask.m):
         run(short_backward, (R + 15) // 16, work, *given, *rest)
     elif _of_few(K, ask.m):
-        run(few_backward, R, work, *given, *rest)
+        run(few_backward, R, work, x, a, y, _exact(ask)[0], *given[4:], *rest)
     else:
         many = not push and _in_many(ask, phi)
         kernel, tasks = (many_backward, (R + 15) // 16) if many else (ruled_backward, R)
@@ -197,15 +199,20 @@ def _inputs(ask: Ask) -> _Given:
         y, b = y.expand(R, K), b.expand(R, K)
     eps = _flat(ask.eps) if isinstance(ask.eps, Tensor) else _eps(ask.eps)
     steps = (K if len(y) > 1 else 0, 0, 0, 1 if len(eps) > 1 else 0, 0 if ask.a is None else n)
-    a = _NOTHING if ask.a is None or _alone(ask) else _flat(ask.a)  # see ``_exact``
+    a = _NOTHING if ask.a is None or _alone(ask) else _flat(ask.a)  # see ``_weights``
     return _flat(ask.x), a, _flat(y), _flat(b), eps, n, K, SQUASH_CODES[ask.squash], steps
 
 
-def _exact(ask: Ask, y: F32) -> tuple[F64, F32, F64, float]:
-    """a, y and b as kernels for two targets want them, and how exact the weights are, relatively."""
-    b = ask.b if len(ask.y) == len(ask.b) else ask.b.expand(len(ask.x), 2)
-    a = _NO_WEIGHTS if ask.a is None else _wide(ask.a)
-    return a, y, _wide(b), 0.0 if b.dtype == torch.float64 else _SINGLE
+def _exact(ask: Ask) -> tuple[F64, float]:
+    """b as kernels for a few targets want it, and the relative rounding of what they see of b and of the weights."""
+    b = ask.b if len(ask.y) == len(ask.b) else ask.b.expand(len(ask.x), -1)
+    single = b.dtype == torch.float32 or (ask.a is not None and not _alone(ask))
+    return _wide(b), _SINGLE if single else 0.0
+
+
+def _weights(ask: Ask) -> F64:
+    """The same of a, for two targets."""
+    return _NO_WEIGHTS if ask.a is None else _wide(ask.a)
 
 
 def _wide(t: Tensor) -> F64:

@@ -22,7 +22,7 @@ CANCELLED = np.float32(0.1)  #: a gradient smaller than this share of its parts 
 
 
 @exact
-def careful(at: F64, aw: F32, n: int, w: F32, y: F64, b: F32, h: F64, u: F32, phi: F32, K: int, eps: float,
+def careful(at: F64, aw: F32, n: int, w: F32, y: F64, b: F32 | F64, h: F64, u: F32, phi: F32, K: int, eps: float,
             out: F32) -> None:  # fmt: skip
     """The cotangent of x~ from w, by the formulas of ``asks``; values in any order, each with a band of targets.
 

@@ -32,7 +32,7 @@ from .numba_simd import (
 FEW = 4  #: targets
 
 XS, AW, BEST, V, READ, WEIGHT, MEAN, COV, COV_2, AT32, GIVEN = range(11)
-_SAME_MASS, _ROUNDING, _LARGEST_LOGIT = 2e-6, 2e-7, 1e9
+_SAME_MASS, _EXACT, _LARGEST_LOGIT = 2e-6, 1e-15, 1e9
 _TOLERANCE, _TOLERANCE_OF_FLOW, _FLOOR = 1e-6, 1e-5, 2e-7
 _MOST_STEPS, _LARGEST_STEP, _RIDGE = 60, 5.0, 1e-7
 _BUFFER = 64
@@ -206,7 +206,10 @@ def one_pass(k: Row, n: int, K: int) -> float:
 
 @exact
 def few_solve(W: F64, K: int, ridge: float, b: F64, x: F64) -> None:
-    """x = L^-1 x, zero at the last node; eliminated without subtractions. W is used up."""
+    """x = L^-1 x, zero at the last node that weighs something; eliminated without subtractions. W is used up."""
+    while K > 1 and not b[K - 1] > 0.0:
+        K -= 1
+        x[K] = 0.0
     for k in range(K - 1):
         pivot = ridge * b[k]
         for j in range(k + 1, K):
@@ -225,8 +228,8 @@ def few_solve(W: F64, K: int, ridge: float, b: F64, x: F64) -> None:
 
 
 @exact
-def few_excess(k: Row, n: int, K: int, excess: F64) -> None:
-    """``numba_rows_newton.excesses``."""
+def few_excess(k: Row, n: int, K: int, rounding: float, excess: F64) -> None:
+    """``numba_rows_newton.excesses``. ``rounding``: relative, of weights that were given in single precision."""
     aw, best = k.n32[AW], k.n32[BEST]
     excess[:] = 0.0
     over = 0.0
@@ -238,15 +241,15 @@ def few_excess(k: Row, n: int, K: int, excess: F64) -> None:
         over += excess[j]
     for j in range(K):
         excess[j] -= over * k.b[j]
-        if abs(excess[j]) <= _ROUNDING * k.b[j]:
+        if abs(excess[j]) <= max(rounding * k.b[j], _EXACT):
             excess[j] = 0.0
 
 
 @exact
-def few_newton(k: Row, n: int, K: int) -> float:
+def few_newton(k: Row, n: int, K: int, rounding: float) -> float:
     """Newton on the scalings, as ``numba_rows_newton.newton``, with the Laplacian of every point. Returns the error."""
     excess, rho, direction, base = np.zeros(4), np.zeros(4), np.zeros(4), k.b.copy()
-    few_excess(k, n, K, excess)
+    few_excess(k, n, K, rounding, excess)
     k.u[:] = k.b
     length, slope, before, error = 1.0, np.inf, np.inf, np.inf
     for step in range(_MOST_STEPS + 1):
@@ -283,7 +286,7 @@ def few_newton(k: Row, n: int, K: int) -> float:
 
 
 @exact
-def few_solved(k: Row, n: int, K: int, eps: float) -> float:
+def few_solved(k: Row, n: int, K: int, eps: float, rounding: float) -> float:
     """Solves the plan of a row whose places are known; returns its marginal error."""
     at32, low, high = k.n32[AT32], k.at[0], k.at[0]
     for i in range(n):
@@ -292,8 +295,13 @@ def few_solved(k: Row, n: int, K: int, eps: float) -> float:
     boundary = 0.0
     for j in range(K - 1):
         boundary += k.b[j]
-        at = crossing(at32, k.n32[AW], n, float(np.float32(low)), high, boundary, k.buffer)
-        k.h[j + 1] = k.h[j] + 2.0 * min(max(at, low), high) / eps * (k.y[j + 1] - k.y[j])
+        if not boundary > 0.0:
+            at = low - eps  # an empty target is the best of no value
+        elif not k.b[j + 1 : K].max() > 0.0:
+            at = high + eps
+        else:
+            at = min(max(crossing(at32, k.n32[AW], n, float(np.float32(low)), high, boundary, k.buffer), low), high)
+        k.h[j + 1] = k.h[j] + 2.0 * at / eps * (k.y[j + 1] - k.y[j])
     few_gibbs(k, n, K, eps)
-    error = few_newton(k, n, K)
+    error = few_newton(k, n, K, rounding)
     return error if max(abs(low), abs(high)) < _LARGEST_LOGIT * eps else np.inf

@@ -34,7 +34,7 @@ SIZE = 2 * (4 + 4 + 4)  #: of a state: h, u and the 4 numbers of ``places``, in 
 
 
 @exact
-def row_ready(k: Row, x: F32, a: F32, y: F32, b: F32, n: int, K: int, steps: tuple[int, int, int, int, int], row: int,
+def row_ready(k: Row, x: F32, a: F32, y: F32, b: F64, n: int, K: int, steps: tuple[int, int, int, int, int], row: int,
               first: bool) -> bool:  # fmt: skip
     """A row, its weights and targets; False if it holds NaN."""
     if first or steps[0] > 0:
@@ -102,8 +102,9 @@ def few_pulled(k: Row, n: int, K: int, out: F32) -> None:
 
 
 @exact
-def pull_few(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K: int, squash: int,
-             steps: tuple[int, int, int, int, int], out: F32, state32: F32, errors: F32) -> None:  # fmt: skip
+def pull_few(start: int, stop: int, x: F32, a: F32, y: F32, b: F64, rounding: float, phi: F32, eps: F32, n: int, K: int,
+             squash: int, steps: tuple[int, int, int, int, int], out: F32, state32: F32,
+             errors: F32) -> None:  # fmt: skip
     """Rows start to stop; see ``numba_rows_wide.pull_rows`` for the arguments."""
     k, state64, size = row_for(n), state32.view(np.float64), SIZE // 2
     for row in range(start, stop):
@@ -114,15 +115,16 @@ def pull_few(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F32, ep
         for j in range(K):
             k.phi[j] = phi[row * steps[1] + j]
         moments = places(k.n32[XS], k.n32[AW], squash, k.y[0], k.y[K - 1], k.at)
-        errors[row] = few_solved(k, n, K, np.float64(eps[row * steps[3]]))
+        errors[row] = few_solved(k, n, K, np.float64(eps[row * steps[3]]), rounding)
         few_pulled(k, n, K, k.n32[READ])
         out[row * n : row * n + n] = k.n32[READ, :n]
         save_few(k, moments, state64[row * size :])
 
 
 @exact
-def push_few(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, eps: F32, n: int, K: int, squash: int,
-             steps: tuple[int, int, int, int, int], out: F32, state32: F32, errors: F32) -> None:  # fmt: skip
+def push_few(start: int, stop: int, x: F32, a: F32, y: F32, b: F64, rounding: float, eps: F32, n: int, K: int,
+             squash: int, steps: tuple[int, int, int, int, int], out: F32, state32: F32,
+             errors: F32) -> None:  # fmt: skip
     """As ``numba_rows_wide.push_rows``."""
     k, state64, size = row_for(n), state32.view(np.float64), SIZE // 2
     N = padded(n)
@@ -132,7 +134,7 @@ def push_few(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, eps: F32, n:
             state64[row * size + 10], errors[row] = np.nan, 0.0
             continue
         moments = places(k.n32[XS], k.n32[AW], squash, k.y[0], k.y[K - 1], k.at)
-        errors[row] = few_solved(k, n, K, np.float64(eps[row * steps[3]]))
+        errors[row] = few_solved(k, n, K, np.float64(eps[row * steps[3]]), rounding)
         if carry(k.n32[XS], k.n32[AW], n, moments[0], moments[1], k.n32[WEIGHT]) != 0.0:
             errors[row] = np.inf  # averages of infinite values are for the reference
         for j in range(K):
@@ -146,13 +148,13 @@ def push_few(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, eps: F32, n:
 
 
 @exact
-def few_backward(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K: int,
+def few_backward(start: int, stop: int, x: F32, a: F32, y: F32, b: F64, phi: F32, eps: F32, n: int, K: int,
                  squash: int, push: bool, steps: tuple[int, int, int, int, int], w: F32, grad: F32,
                  state32: F32) -> None:  # fmt: skip
     """As ``numba_rows_wide.rows_backward``."""
     k, state64, size, N = row_for(n), state32.view(np.float64), SIZE // 2, padded(n)
     xs, aw, weight, cov, cov_2, mean = k.n32[XS], k.n32[AW], k.n32[WEIGHT], k.n32[COV], k.n32[COV_2], k.n32[MEAN]
-    lam, u32, b32 = np.zeros(4), np.zeros(4, np.float32), np.zeros(4, np.float32)
+    lam, u32 = np.zeros(4), np.zeros(4, np.float32)
     for row in range(start, stop):
         state, answer = state64[row * size : (row + 1) * size], grad[row * n : row * n + n]
         if np.isnan(state[10]) or not row_ready(k, x, a, y, b, n, K, steps, row, row == start):
@@ -179,8 +181,8 @@ def few_backward(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F32
         few_averages(k, n, K, lam, mean, cov_2)
         cancelled = along_places(weight, aw, cov, cov_2, N, e, cov)
         if cancelled:
-            u32[:], b32[:] = k.u, k.b
-            careful(k.at, aw, n, weight, k.y, b32, k.h, u32, k.phi.astype(np.float32), K, e, cov)
+            u32[:] = k.u
+            careful(k.at, aw, n, weight, k.y, k.b, k.h, u32, k.phi.astype(np.float32), K, e, cov)
         cov[n:] = 0.0
         unit = 1.0 / state[9] if push else 1.0
         places_backward(xs, aw, k.at, squash, state[8], state[9], state[10], state[11] > 0.0, unit, cov)

@@ -143,7 +143,8 @@ def quantiles(
     shape = (len(fillers), *rows.shape)
     y = default_targets(rows.shape[-1], 3, None, False, x.device).y
     fillers = fillers if fillers.numel() == 3 else fillers.expand(*shape[:-1], 3)  # one for all rows
-    at = Targets(y, fillers.reshape(-1, 3).float(), y)
+    digits = torch.float64 if name == "numba" else torch.float32
+    at = Targets(y, fillers.reshape(-1, 3).to(digits), y)
     if weights is not None:
         weights = like_rows(weights, x, dim, "weights").expand(shape)
     if mask is not None:
