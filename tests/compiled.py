@@ -43,7 +43,8 @@ SHARES: tuple[tuple[tuple[int, tuple[Call, ...]], ...], ...] = (
 def compile_share(worker: int, workers: int) -> None:
     """Every kernel of the shares of one worker among several, forward and backward."""
     for length, call in _calls(worker, workers):
-        x = torch.randn(3, length, generator=torch.Generator().manual_seed(0)).requires_grad_()
+        rows = 19 if length == 90 else 3  # there are kernels for sixteen rows, which leave the rest to others
+        x = torch.randn(rows, length, generator=torch.Generator().manual_seed(0)).requires_grad_()
         with contextlib.suppress(Exception):  # whatever is wrong is wrong again in the test of it
             call(x).sum().backward()
 

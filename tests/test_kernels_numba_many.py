@@ -1,4 +1,4 @@
-"""Rows of moderate length, sixteen at a time, against the float64 reference and against the same rows alone."""
+"""Soft rows, sixteen at a time in blocks, against the float64 reference and against the same rows alone."""
 
 import math
 
@@ -32,7 +32,9 @@ def assert_ranked(x: Tensor, eps: float, K: int | None = None, squash: str | Non
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "bfloat16"])
-@pytest.mark.parametrize(("n", "K", "eps"), [(21, None, 1e-1), (50, None, 3e-3), (100, None, 1e-3), (100, 40, 1e-2)])
+@pytest.mark.parametrize(
+    ("n", "K", "eps"), [(10, None, 1e-1), (18, None, 1e-2), (50, None, 3e-3), (100, None, 1e-3), (100, 40, 1e-2)]
+)
 def test_ranks_and_gradients(kind: str, n: int, K: int | None, eps: float) -> None:
     x = inputs("normal", R, n, 3).bfloat16().float() if kind == "bfloat16" else inputs(kind, R, n, 3)
     assert_ranked(x, eps, K)

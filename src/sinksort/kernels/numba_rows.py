@@ -63,14 +63,16 @@ def pull(ask: Ask, phi: Tensor) -> Answer:
     answers, work = (out.reshape(-1), state.reshape(-1), error), _PRICE * R * n * K
     if _alone(ask):
         run(pull_two, R, work, x, _weights(ask), y, *_exact(ask), _flat(phi), eps, n, squash, steps, *answers)
+    elif R >= 16 and _in_many(ask, phi):
+        given = x, a, y, b, _flat(phi), last, eps, n, K, _whole(ask.m)
+        run(pull_many, (R + 15) // 16, work, *given, squash, steps, *answers)
     elif _in_lanes(n, K, ask.m):
         run(pull_short, (R + 15) // 16, work, x, a, y, b, _flat(phi), eps, n, K, squash, steps, *answers)
     elif _of_few(K, ask.m):
         run(pull_few, R, work, x, a, y, *_exact(ask), _flat(phi), eps, n, K, squash, steps, *answers)
     else:
         m = _whole(ask.m)
-        kernel, tasks = (pull_many, (R + 15) // 16) if _in_many(ask, phi) else (pull_ruled, R)
-        run(kernel, tasks, work, x, a, y, b, _flat(phi), last, eps, n, K, m, squash, steps, *answers)
+        run(pull_ruled, R, work, x, a, y, b, _flat(phi), last, eps, n, K, m, squash, steps, *answers)
     return Answer(_like(out, ask.x), torch.from_numpy(state), torch.from_numpy(error))
 
 
@@ -108,14 +110,14 @@ def _backward(ask: Ask, phi: Tensor, state: Tensor, w: Tensor | None) -> Tensor:
     rest = (squash, push, steps, _NOTHING if w is None else _flat(w), grad.reshape(-1), _flat(state))
     if _alone(ask):
         run(two_backward, R, work, x, _weights(ask), y, _exact(ask)[0], _flat(phi), eps, n, *rest)
+    elif not push and R >= 16 and _in_many(ask, phi):
+        run(many_backward, (R + 15) // 16, work, *given, _whole(ask.m), *rest)
     elif _in_lanes(n, K, ask.m):
         run(short_backward, (R + 15) // 16, work, *given, *rest)
     elif _of_few(K, ask.m):
         run(few_backward, R, work, x, a, y, _exact(ask)[0], *given[4:], *rest)
     else:
-        many = not push and _in_many(ask, phi)
-        kernel, tasks = (many_backward, (R + 15) // 16) if many else (ruled_backward, R)
-        run(kernel, tasks, work, *given, _whole(ask.m), *rest)
+        run(ruled_backward, R, work, *given, _whole(ask.m), *rest)
     return _like(grad, ask.x)
 
 
@@ -134,10 +136,10 @@ def _of_few(K: int, m: int | None) -> bool:
 
 
 def _in_many(ask: Ask, phi: Tensor) -> bool:
-    """Whether rows of moderate length are worked on sixteen at a time: where they share their targets and are soft."""
+    """Whether rows go sixteen at a time in blocks: they share their targets, and are soft and not too long."""
     n, K, eps = ask.x.shape[-1], ask.y.shape[-1], ask.eps
     shared = ask.a is None and len(ask.y) == len(ask.b) == len(phi) == 1 and (ask.last is None or len(ask.last) == 1)
-    return shared and n <= MODERATE and K <= SAVED and not isinstance(eps, Tensor) and n * n * eps >= _SOFT
+    return shared and n <= MODERATE and FEW < K <= SAVED and not isinstance(eps, Tensor) and n * n * eps >= _SOFT
 
 
 def _whole(m: int | None) -> int:
@@ -175,7 +177,7 @@ def _eps(eps: float) -> F32:
 
 @functools.lru_cache(maxsize=256)
 def _state_size(n: int, K: int, m: int | None) -> int:
-    if _in_lanes(n, K, m):
+    if _in_lanes(n, K, m) and K <= FEW:
         return int(short_state(K)[1])
     if _of_few(K, m):
         return SIZE

@@ -76,27 +76,6 @@ def _store_four(W: Any, at: Any, a: Any, b: Any, c: Any, d: Any) -> None:
 
 
 @exact
-def many_sort(xs: F32, index: F32, n: int) -> None:
-    """Sorts each lane of xs, and takes ``index`` along: Batcher's odd-even merge sort, whose exchanges are fixed."""
-    run, bits = 1, 1
-    while run < n:
-        distance = run
-        while distance > 0:
-            for first in range(distance % run, n - distance, 2 * distance):
-                for i in range(first, min(first + distance, n - distance)):
-                    if i >> bits == (i + distance) >> bits:  # in the same pair of runs
-                        low, high = 16 * i, 16 * (i + distance)
-                        a, b, its_a, its_b = load(xs, low), load(xs, high), load(index, low), load(index, high)
-                        wrong = a > b
-                        store(xs, low, choose(wrong, b, a))
-                        store(xs, high, choose(wrong, a, b))
-                        store(index, low, choose(wrong, its_b, its_a))
-                        store(index, high, choose(wrong, its_a, its_b))
-            distance //= 2
-        run, bits = 2 * run, bits + 1
-
-
-@exact
 def hard_sort(n: int, N: int, b: F32, K: int, before: I64, after: I64, best: I64) -> None:
     """Which values stand at the boundaries (see ``numba_rows_newton.staircase``), and where each value goes."""
     boundary, one, first, second = 0.0, float(np.float32(1.0 / n)), 0, 0

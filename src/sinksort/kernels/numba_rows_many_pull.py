@@ -25,7 +25,6 @@ from .numba_rows_many import (
     many_gibbs,
     many_newton,
     many_rows,
-    many_sort,
     many_staircase,
 )
 from .numba_rows_many_read import many_covariances, many_pulled, many_refined, many_tensions
@@ -132,6 +131,27 @@ def _evenly(y: F32, K: int) -> bool:
 
 
 @exact
+def _sort(xs: F32, index: F32, n: int) -> None:
+    """Sorts each lane of xs, and takes ``index`` along: Batcher's odd-even merge sort, whose exchanges are fixed."""
+    run, bits = 1, 1
+    while run < n:
+        distance = run
+        while distance > 0:
+            for first in range(distance % run, n - distance, 2 * distance):
+                for i in range(first, min(first + distance, n - distance)):
+                    if i >> bits == (i + distance) >> bits:  # in the same pair of runs
+                        low, high = 16 * i, 16 * (i + distance)
+                        a, b, its_a, its_b = load(xs, low), load(xs, high), load(index, low), load(index, high)
+                        wrong = a > b
+                        store(xs, low, choose(wrong, b, a))
+                        store(xs, high, choose(wrong, a, b))
+                        store(index, low, choose(wrong, its_b, its_a))
+                        store(index, high, choose(wrong, its_a, its_b))
+            distance //= 2
+        run, bits = 2 * run, bits + 1
+
+
+@exact
 def _places(k: Many, n: int, squash: int, eps: float) -> None:
     """Places of the values in XS, and t."""
     lane_places(k.n32[XS], k.n32[MASS], n, squash, k.ends[0], k.ends[1], k.at, k.moments)
@@ -188,7 +208,7 @@ def pull_many(begin: int, end: int, x: F32, a: F32, y: F32, b: F32, phi: F32, la
             flags[lane] = _NAN if nan else _ANSWERED
         for i in range(n):
             store(k.n32[INDEX], 16 * i, splat(float(i)))
-        many_sort(k.n32[XS], k.n32[INDEX], n)
+        _sort(k.n32[XS], k.n32[INDEX], n)
         for i in range(16 * n):
             orders[i] = k.n32[INDEX, i]
         _places(k, n, squash, e)

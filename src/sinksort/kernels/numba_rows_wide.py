@@ -11,21 +11,23 @@ import math
 import numpy as np
 
 from .numba_compile import exact
-from .numba_maths import F32, F64, I32, larger, places, places_backward, row_into, size_of
+from .numba_maths import F32, F64, I32, I64, larger, places, places_backward, row_into, size_of
 from .numba_rows_careful import along_places, balanced, careful
+from .numba_rows_laplacian import edges, eliminate, substitute
 from .numba_rows_newton import (
+    CUT,
+    NEAR,
     SOFT,
     band,
+    best_targets,
     complete,
-    edges,
-    eliminate,
     excesses,
     gather,
     gibbs,
+    groups_of_blocks,
     newton,
     scale,
     staircase,
-    substitute,
 )
 from .numba_rows_read import at_best, covariances, means, pulled, tensions
 from .numba_rows_sources import cells_for, interpolate, padded, polynomials, range_of, remainder, sort_places, spread
@@ -50,6 +52,9 @@ from .numba_rows_work import (
     LO,
     MASS,
     MEAN,
+    NEAR_ENDS,
+    NEAR_HI,
+    NEAR_LO,
     OCCUPIED,
     PHI,
     PHI_0,
@@ -94,8 +99,8 @@ _RIDGE = np.float32(1e-9)  #: to the ground, times b and what flows: across weak
 
 @exact
 def solved(k: Work, n: int, K: int, eps: float, cells: int, low: float, high: float, order: I32,
-           W: F32) -> tuple[float, bool]:  # fmt: skip
-    """Solves the plan of a row whose places are known; returns its marginal error, and whether W was needed."""
+           W: F32) -> tuple[float, bool, bool]:  # fmt: skip
+    """Solves the plan of a row whose places are known; returns its marginal error, whether W was needed, and near."""
     y, h, b64, t = k.k64[Y], k.k64[H], k.k64[B64], k.n64[T]
     lo, hi, ends, glo, ghi, best = k.k_int[LO], k.k_int[HI], k.k_int[ENDS], k.n_int[GLO], k.n_int[GHI], k.n_int[BEST]
     if cells == 0:
@@ -103,26 +108,38 @@ def solved(k: Work, n: int, K: int, eps: float, cells: int, low: float, high: fl
     N = sources_into(k, n, cells, low, high, order)
     staircase(k.n64[PLACE], k.n32[ROOT], N if cells > 0 else n, y, b64, K, eps, h)
     take_roots(k.n32[ROOT], N)
-    band(k.n64[PLACE], N, y, h, K, eps, t, k.n64[R], best, lo, hi, glo, ghi, ends)
+    bands(k, N, K, eps)
     gibbs(t, k.n64[R], best, N, y, h, K, lo, hi, k.in_cells, k.G)
     fine = N * math.sqrt(eps) >= _FINE * (high - low)
     excesses(k.n32[MASS], best, N, b64, K, k.k32[EXCESS], k.k64[SUMS])
-    error, _, eliminations = newton(
-        k.G, N, K, k.n32[MASS], k.n32[ROOT], best, k.k32[B], k.k32[EXCESS], lo, hi, glo, ghi, padded(K), fine, k.Q, W,
-        ends, k.k32[INV], k.k32[U], k.n32[V], k.n32[WEIGHT], k.parts, k.k32[S], k.small,
+    error, eliminations, near = newton(
+        k.G, N, K, k.n32[MASS], k.n32[ROOT], best, k.k32[B], k.k32[EXCESS], lo, hi, glo, ghi, k.k_int[NEAR_LO],
+        k.k_int[NEAR_HI], k.k_int[NEAR_ENDS], padded(K), fine, k.Q, W, ends, k.k32[INV], k.k32[U], k.n32[V],
+        k.n32[WEIGHT], k.parts, k.k32[S], k.small,
     )  # fmt: skip
     if not max(abs(t[0]), abs(t[N - 1])) < _LARGEST_LOGIT or not error < np.inf:
-        return np.inf, False
-    return error, eliminations > 0
+        return np.inf, False, False
+    return error, eliminations > 0, near
 
 
 @exact
-def save(k: Work, K: int, moments: tuple[float, float, float, bool], eliminated: bool, state64: F64,
+def bands(k: Work, N: int, K: int, eps: float) -> None:
+    """From places and h: t, r, the best targets, and which sources meet which targets, all and near ones."""
+    y, h, t, r, best = k.k64[Y], k.k64[H], k.n64[T], k.n64[R], k.n_int[BEST]
+    lo, hi = k.k_int[LO], k.k_int[HI]
+    best_targets(k.n64[PLACE], N, y, h, K, eps, t, r, best)
+    band(t, r, best, N, y, h, K, CUT, lo, hi, k.k_int[ENDS])
+    band(t, r, best, N, y, h, K, NEAR, k.k_int[NEAR_LO], k.k_int[NEAR_HI], k.k_int[NEAR_ENDS])
+    groups_of_blocks(lo, hi, N // 16, (K + 3) // 4, k.n_int[GLO], k.n_int[GHI])
+
+
+@exact
+def save(k: Work, K: int, moments: tuple[float, float, float, bool], eliminated: bool, near: bool, state64: F64,
          state32: F32) -> None:  # fmt: skip
     stride = padded(K)
     state64[:stride] = k.k64[H]
     state64[stride], state64[stride + 1], state64[stride + 2] = moments[0], moments[1], moments[2]
-    state64[stride + 3] = (1.0 if moments[3] else 0.0) + (2.0 if eliminated else 0.0)
+    state64[stride + 3] = (1.0 if moments[3] else 0.0) + (2.0 if eliminated else 0.0) + (4.0 if near else 0.0)
     state32[:stride] = k.k32[U]
     state32[stride : 2 * stride] = k.k32[INV]
 
@@ -165,7 +182,7 @@ def pull_rows(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F32, l
         cells = cells_for(n, K, low, high, e)
         rule = 0.0
         while True:
-            error, eliminated = solved(k, n, K, e, cells, low, high, of_int[1:], W)
+            error, eliminated, near = solved(k, n, K, e, cells, low, high, of_int[1:], W)
             complete(k.G, padded(n) if cells == 0 else cells + 3, k.n_int[BEST])
             rule = pulled(k.G, padded(n) if cells == 0 else cells + 3, k.k32[U], k.n32[V], k.k32[PHI], k.last, lasts,
                           stride, k.n_int[GLO], k.n_int[GHI], k.n32[OCCUPIED], k.small, read)  # fmt: skip
@@ -181,7 +198,7 @@ def pull_rows(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F32, l
             cells = 0
         errors[row] = max(error, rule) if rule < np.inf else np.inf
         of_int[0] = cells
-        save(k, K, moments, eliminated, of64, of32)
+        save(k, K, moments, eliminated, near, of64, of32)
 
 
 @exact
@@ -209,7 +226,7 @@ def push_rows(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, eps: F32, n
         mean, per_unit = moments[0], moments[1]
         low, high = range_of(at, n)
         W = k.W if K > SAVED else of32[2 * stride :]
-        errors[row], eliminated = solved(k, n, K, e, np.int64(0), low, high, of_int[1:], W)
+        errors[row], eliminated, near = solved(k, n, K, e, np.int64(0), low, high, of_int[1:], W)
         carry(k, n, mean, per_unit, of_int[1:])
         N = padded(n)
         complete(k.G, N, k.n_int[BEST])
@@ -226,7 +243,7 @@ def push_rows(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, eps: F32, n
             if k.n32[AW, i] > 0.0 and not abs(xs[i]) < np.inf:
                 errors[row] = np.inf  # averages of infinite values are for the reference
         of_int[0] = 0
-        save(k, K, moments, eliminated, of64, of32)
+        save(k, K, moments, eliminated, near, of64, of32)
 
 
 @exact
@@ -240,14 +257,14 @@ def carry(k: Work, n: int, mean: float, per_unit: float, order: I32) -> None:
 
 
 @exact
-def refined(k: Work, N: int, K: int, W: F32, soft: bool) -> bool:
+def refined(k: Work, N: int, K: int, W: F32, ends: I64, soft: bool) -> bool:
     """lambda = L^+ t by the Laplacian that the solver left, refined until the next step would be small."""
     stride = padded(K)
     t, lam, z, phi_0, mean, best = k.k32[TENSION], k.k32[LAM], k.k32[Z], k.n32[PHI_0], k.n32[MEAN], k.n_int[BEST]
     u, v, step = k.k32[U], k.n32[V], k.small
     enough, before = _REFINED if soft else _REFINED_STIFF, np.float32(1.0)
     z[:] = t
-    substitute(W, K, stride, k.k_int[ENDS], k.k32[INV], z, lam)
+    substitute(W, K, stride, ends, k.k32[INV], z, lam)
     for _ in range(6):
         if not soft:
             at_best(lam, best, N, phi_0)
@@ -260,7 +277,7 @@ def refined(k: Work, N: int, K: int, W: F32, soft: bool) -> bool:
             store(z, c, off)
         if not total(left) <= _HOPEFUL * total(whole):
             return False
-        substitute(W, K, stride, k.k_int[ENDS], k.k32[INV], z, step)
+        substitute(W, K, stride, ends, k.k32[INV], z, step)
         steps, sizes = splat(0.0), splat(0.0)
         for c in range(0, stride, 16):
             now = load(lam, c) + load(step, c)
@@ -274,7 +291,7 @@ def refined(k: Work, N: int, K: int, W: F32, soft: bool) -> bool:
 
 
 @exact
-def towards_places(k: Work, N: int, K: int, W: F32, saved: bool) -> None:
+def towards_places(k: Work, N: int, K: int, W: F32, saved: bool, near: bool) -> None:
     """From the cotangent w_i phi_j of the plan: Cov_i(phi, y) in COV, Cov_i(lambda, y) in COV_2, E_i phi in DIRECT.
 
     G is as ``gibbs`` left it, and ``scale`` left in COV what leaves the best targets.
@@ -297,7 +314,7 @@ def towards_places(k: Work, N: int, K: int, W: F32, saved: bool) -> None:
         complete(k.G, N, best)
         mean[:] = k.n32[DIRECT]
     tensions(k.G, N, K, u, v, k.n32[WEIGHT], phi, phi_0, mean, lo, hi, best, soft, k.parts, k.k32[TENSION])
-    if not (saved and refined(k, N, K, W, soft)):
+    if not (saved and refined(k, N, K, W, k.k_int[NEAR_ENDS] if near else k.k_int[ENDS], soft)):
         edges(k.G, N, K, k.n32[ROOT], best, u, v, lo, hi, soft, bool(0), k.Q, k.W, stride, k.k_int[ENDS],
               k.parts)  # fmt: skip
         for j in range(K):
@@ -320,7 +337,7 @@ def rows_backward(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F3
     saved = not whole and K <= SAVED
     k = workspace(n, K)
     xs, at, read, aw, weight, direct = k.n32[XS], k.n64[AT], k.n32[READ], k.n32[AW], k.n32[WEIGHT], k.n32[DIRECT]
-    lo, hi, ends, glo, ghi, best = k.k_int[LO], k.k_int[HI], k.k_int[ENDS], k.n_int[GLO], k.n_int[GHI], k.n_int[BEST]
+    lo, hi, glo, ghi, best = k.k_int[LO], k.k_int[HI], k.n_int[GLO], k.n_int[GHI], k.n_int[BEST]
     for row in range(start, stop):
         of64, of32, of_int = state64[row * size // 2 :], state32[row * size + at32 :], state_int[row * size + at_int :]
         answer, order, cells = grad[row * n : row * n + n], of_int[1:], np.int64(of_int[0])
@@ -357,11 +374,11 @@ def rows_backward(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F3
             for i in range(n):
                 weight[i] = given[order[i]]
             weight[n:] = 0.0
-        band(k.n64[PLACE], N, k.k64[Y], k.k64[H], K, e, k.n64[T], k.n64[R], best, lo, hi, glo, ghi, ends)
+        bands(k, N, K, e)
         gibbs(k.n64[T], k.n64[R], best, N, k.k64[Y], k.k64[H], K, lo, hi, k.in_cells, k.G)
         scale(k.G, N, K, k.n32[MASS], best, k.k32[U], lo, hi, glo, ghi, False, k.n32[V],
               k.n32[COV], k.parts, k.k32[S])  # fmt: skip
-        towards_places(k, N, K, of32[2 * stride :] if saved else k.W, saved and flags > 1.5)
+        towards_places(k, N, K, of32[2 * stride :] if saved else k.W, saved and flags % 4.0 > 1.5, flags > 3.5)
         if cells > 0:
             polynomials(k.n32[COV_2], cells, k.in_cells)
             interpolate(k.in_cells, n, k.n_int[CELL], k.n32[WITHIN], direct)

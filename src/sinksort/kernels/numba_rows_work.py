@@ -18,7 +18,7 @@ CELL, COUNT, BEST, GLO, GHI = range(5)
 # Rows of Work.k32, .k64 and .k_int: of the targets.
 Y32, B, EXCESS, PHI, U, S, INV, RIDGE, LAM, Z, TENSION = range(11)
 Y, B64, H, SUMS = range(4)
-LO, HI, ENDS = range(3)
+LO, HI, ENDS, NEAR_LO, NEAR_HI, NEAR_ENDS = range(6)
 
 SAVED = 128  #: up to so many targets the eliminated Laplacian is part of the state
 
@@ -50,7 +50,7 @@ def workspace(n: int, K: int) -> Work:
         np.zeros((5, N + 16), np.int64),
         np.zeros((11, stride), np.float32),
         np.zeros((4, stride), np.float64),
-        np.zeros((3, stride), np.int64),
+        np.zeros((6, stride), np.int64),
         np.zeros(3 * stride, np.float32),
         np.empty(9 * stride, np.float32),
         np.empty(4 * N, np.float32),
