@@ -3,6 +3,7 @@
     python benchmarks/versus.py                                      # CPU, 2 threads
     python benchmarks/versus.py --device cuda
     python benchmarks/versus.py --checkout LapSum=PATH --checkout softsort=PATH
+    python benchmarks/versus.py --device cuda --tuned benchmarks/results/versus_cpu.json
     python benchmarks/versus.py --cells rank-128x100 topk-128x1e4 --eps 1e-2 --peers sinksort torchsort
 
 Peers from PyPI take part when they are installed: pip install torchsort diffsort ott-jax softtorch softjax (the last
@@ -52,6 +53,9 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=2, help="of every contestant, on a CPU")
     parser.add_argument("--peers", nargs="+", metavar="NAME", help="only these: the beginnings of their names")
     parser.add_argument("--checkout", action="append", type=_checkout, default=[], metavar="NAME=PATH")
+    parser.add_argument(
+        "--tuned", type=Path, metavar="JSON", help="take the parameters of peers from these results, of any device"
+    )
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
     parser.add_argument("--name", help="of the results: versus_NAME (default: cpu, or that of the GPU)")
     parser.add_argument("--redraw", action="store_true", help="write tables and plots again, from the JSON of a run")
@@ -104,6 +108,17 @@ def hopeless(entries: list[dict[str, Any]], cell: Cell, eps: float) -> dict[str,
     return found
 
 
+def parameters(results: Path | None) -> dict[tuple[str, float], dict[str, float]]:
+    """By cell and eps, what peers were tuned to in another run."""
+    entries = json.loads(results.read_text(encoding="utf-8"))["entries"] if results else []
+    return {
+        (entry["cell"], entry["eps"]): {
+            name: record["parameter"] for name, record in entry["records"].items() if record.get("parameter")
+        }
+        for entry in entries
+    }
+
+
 class Kept:
     """Finished cells of an unfinished run, a file each; another setting or version starts again."""
 
@@ -133,6 +148,7 @@ def measure(options: argparse.Namespace, peers: list[Peer], means: Means, kept: 
     lanes = 2 if options.device == "cpu" else 12
     rules = Rules(rounds=options.rounds, limit=options.limit, lanes=lanes)
     processes = [Process(peer, means) for peer in peers]
+    tuned = parameters(options.tuned)
     wanted = [(cell, eps) for cell in options.cells for eps in sorted(options.eps, reverse=True)]
     entries: list[dict[str, Any]] = []
     rng = random.Random(0)
@@ -147,7 +163,8 @@ def measure(options: argparse.Namespace, peers: list[Peer], means: Means, kept: 
                     def said(what: str, cell: Cell = cell, eps: float = eps) -> None:
                         progress.update(bar, description=f"{cell.title}, eps {eps:g}: {what}")
 
-                    records = play(cell, eps, processes, rules, hopeless(entries, cell, eps), said, rng)
+                    known = tuned.get((cell.key, eps), {})
+                    records = play(cell, eps, processes, rules, hopeless(entries, cell, eps), said, rng, known)
                     entry = kept.put(cell, eps, records)
                 entries.append(entry)
                 progress.advance(bar)

@@ -1,8 +1,4 @@
-"""Two targets on the CPU, at every eps: masks against a threshold that is found by bisection in float64.
-
-The reference stops where marginals are right to 1e-10, and rows that are nearly hard have gradients smaller than that.
-So the truth here is another one: it balances what is out and nearly in against what is in and nearly out.
-"""
+"""Two targets on the CPU, at every eps: masks and their gradients against ``tests.masks``."""
 
 import math
 
@@ -15,7 +11,7 @@ from sinksort.kernels import ops
 from sinksort.kernels.asks import Ask
 from sinksort.kernels.choice import kernels_named
 from sinksort.kernels.tables import membership_targets
-from sinksort.squash import normalize
+from tests.masks import true_mask
 
 numba_rows = pytest.importorskip("sinksort.kernels.numba_rows")
 
@@ -50,37 +46,6 @@ def inputs(kind: str, R: int, n: int, seed: int) -> Tensor:
         "clusters": 1e-3 * x + 5.0 * (torch.arange(n) % 2),
         "huge": 1e20 * x,
     }.get(kind, x)
-
-
-def threshold(x: Tensor, a: Tensor, b: Tensor, s: float) -> Tensor:
-    """Tau (R, 1) with sum_i a_i sigmoid(s (x_i - tau)) = b."""
-    low, high = x.amin(-1, keepdim=True) - 80 / s, x.amax(-1, keepdim=True) + 80 / s
-    for _ in range(120):
-        tau = 0.5 * (low + high)
-        z = s * (x - tau)
-        inside = (z > 0).to(a)
-        missing = b - (a * inside).sum(-1, keepdim=True)
-        missing = torch.where(missing.abs() < 2e-15 * a.sum(-1, keepdim=True), 0.0, missing)
-        balance = (a * (1 - 2 * inside) * torch.sigmoid(-z.abs())).sum(-1, keepdim=True) - missing
-        low, high = torch.where(balance > 0, tau, low), torch.where(balance > 0, high, tau)
-    return 0.5 * (low + high)
-
-
-def true_mask(x: Tensor, k: float, eps: float, squash: str | None, weights: Tensor | None, largest: bool) -> Tensor:
-    """The mask of float64 rows, differentiable: tau moves such that the sum stays."""
-    n = x.shape[-1]
-    a = torch.ones_like(x) if weights is None else n * weights.double() / weights.double().sum(-1, keepdim=True)
-    at, s = normalize(x, a.detach() / n, squash, x.new_zeros(1), x.new_ones(1)), 2 / eps
-    tau = threshold(at.detach(), a.detach(), x.new_tensor(k if largest else n - k), s)
-
-    def soft(z: Tensor) -> Tensor:
-        return torch.where(z > 0, 1 - torch.sigmoid(-z), torch.sigmoid(z))  # slopes of tiny shares without rounding
-
-    held = s * (at - tau)
-    slopes = (a * torch.sigmoid(held) * torch.sigmoid(-held)).detach()
-    moved = (slopes * (at - at.detach())).sum(-1, keepdim=True) / slopes.sum(-1, keepdim=True).clamp(min=1e-300)
-    p = soft(s * (at - tau - moved))
-    return p if largest else 1 - p
 
 
 def assert_right(x: Tensor, k: float, eps: float, seed: int, squash: str | None = "sigmoid",
@@ -199,7 +164,7 @@ def test_averages_of_infinite_values_are_infinite() -> None:
 
 
 def test_long_rows_take_them_up_to_a_piece() -> None:
-    at = membership_targets(0.5, True, torch.device("cpu"), torch.float64)
+    at = membership_targets(0.5, True, torch.device("cpu"))
 
     def kernels(n: int) -> str:
         return kernels_named("numba", Ask(torch.empty(1, n), None, at.y, at.b, 1e-3, "sigmoid")).__name__
@@ -211,7 +176,7 @@ def test_long_rows_take_them_up_to_a_piece() -> None:
 @pytest.mark.parametrize(("n", "eps"), [(12, 1e-3), (12, 1e-2), (40, 1e-2)])
 def test_compilers_see_the_right_shapes(n: int, eps: float) -> None:
     x = inputs("normal", 3, n, 0).requires_grad_()
-    at = membership_targets(5 / n, True, x.device, torch.float64)
+    at = membership_targets(5 / n, True, x.device)
     ask = ops._flat(Ask(x, None, at.y, at.b, eps, "sigmoid"))
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
     torch.library.opcheck(ops._pull_op, (*ask, at.phi, "numba"), test_utils=checks)

@@ -8,6 +8,7 @@ import torch
 import sinksort
 from sinksort.kernels.asks import Ask
 from sinksort.kernels.tables import default_targets, membership_targets
+from tests.masks import true_mask
 
 pytest.importorskip("triton", reason="Triton is made for Linux only")
 
@@ -420,6 +421,21 @@ def test_a_target_that_weighs_next_to_nothing_is_reached_exactly(eps):
     torch.testing.assert_close(out.double(), true, rtol=0, atol=1e-5)
     (gradient,), (true_gradient,) = torch.autograd.grad(out, x, w), torch.autograd.grad(true, wide, w.double())
     assert ((gradient - true_gradient).abs().amax(-1) <= 1e-3 * true_gradient.abs().amax(-1)).all()
+
+
+@pytest.mark.parametrize(("n", "k"), [(60, 2), (60, 57), (200, 1)])
+def test_masks_that_are_nearly_hard(n, k):
+    """Gradients right to 1e-3 of themselves, though some are a billionth of others."""
+    x = random(6, n, seed=n).to(DEVICE).requires_grad_()
+    wide = x.detach().double().requires_grad_()
+    w = random(6, n, seed=3).to(DEVICE)
+    out = sinksort.soft_topk_mask(x, k, eps=1e-3, backend="triton")
+    true = true_mask(wide, k, 1e-3, "sigmoid", None, largest=True)
+    torch.testing.assert_close(out.double(), true, rtol=0, atol=1e-5)
+    (gradient,), (true_gradient,) = torch.autograd.grad(out, x, w), torch.autograd.grad(true, wide, w.double())
+    sizes = true_gradient.abs().amax(-1)
+    assert sizes.min() < 1e-4 * sizes.max()
+    assert ((gradient - true_gradient).abs().amax(-1) <= 1e-3 * sizes).all()
 
 
 def test_gradients_of_plans_that_are_nearly_hard():

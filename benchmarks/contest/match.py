@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +17,7 @@ from .truth import errors, gate, truth, wanted_softness
 LEAST = 0.01  # seconds that a sample lasts at least, in as many calls as it takes
 Record = dict[str, Any]  # what is known of one contestant in one cell
 Records = dict[str, Record]
+_NOTHING: Mapping[str, float] = {}
 
 
 @dataclass(frozen=True)
@@ -35,14 +36,23 @@ class Rules:
 
 
 def play(cell: Cell, eps: float, processes: list[Process], rules: Rules, hopeless: dict[str, str],
-         said: Callable[[str], None], rng: random.Random) -> Records:  # fmt: skip
-    """The records of all contestants. ``hopeless``: name -> why it is not tried, from smaller cells."""
+         said: Callable[[str], None], rng: random.Random,
+         tuned: Mapping[str, float] = _NOTHING) -> Records:  # fmt: skip
+    """The records of all contestants.
+
+    ``hopeless``: name -> why it is not tried, from smaller cells; ``tuned``: name -> parameter, where it is known.
+    """
     records: Records = {p.peer.name: {"status": hopeless.get(p.peer.name, "ok")} for p in processes}
     said("preparing")
     wanted = {small: wanted_softness(cell, eps, small=small) for small in (False, True)}
     playing = [p for p in processes if records[p.peer.name]["status"] == "ok"]
     with ThreadPoolExecutor(rules.lanes) as pool:
-        list(pool.map(lambda p: _prepare(p, cell, eps, wanted[p.peer.square], rules, records[p.peer.name]), playing))
+
+        def prepare(process: Process) -> None:
+            name = process.peer.name
+            _prepare(process, cell, eps, wanted[process.peer.square], tuned.get(name), rules, records[name])
+
+        list(pool.map(prepare, playing))
     for process in _still(playing, records):
         said(process.peer.name)
         _try(process, cell, eps, rules, records[process.peer.name])
@@ -66,11 +76,13 @@ def _takes_part(its_rounds: int, number: int, rounds: int) -> bool:
     return (number + 1) * its_rounds // rounds > number * its_rounds // rounds
 
 
-def _prepare(process: Process, cell: Cell, eps: float, wanted: float, rules: Rules, record: Record) -> None:
+def _prepare(
+    process: Process, cell: Cell, eps: float, wanted: float, known: float | None, rules: Rules, record: Record
+) -> None:
     try:
         process.start(rules.patience)
         record["version"] = process.version
-        record["parameter"] = process.ask("prepare", cell.key, eps, wanted, timeout=rules.patience)
+        record["parameter"] = process.ask("prepare", cell.key, eps, wanted, known, timeout=rules.patience)
         if record["parameter"] is None:
             record["status"] = "does not have it"
         elif process.peer.kind == "floor":

@@ -64,8 +64,11 @@ class Contestant:
             resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
         return self.peer.version(self.site)
 
-    def prepare(self, key: str, eps: float, target: float) -> float | None:
-        """What is not timed: tune the softness to ``target``, compile. The parameter; None without the task."""
+    def prepare(self, key: str, eps: float, target: float, known: float | None) -> float | None:
+        """What is not timed: tune the softness to ``target``, unless the parameter is known; compile.
+
+        Returns the parameter; None without the task.
+        """
         self.done()
         cell = Cell.parse(key)
         self.operator = self.peer.operator(cell.task, cell.n, self.site)
@@ -74,7 +77,7 @@ class Contestant:
         if self.site.device == "cuda" and not self.peer.jax:  # what torch loads at its first call is nobody's time
             self._warm(cell)
         knob = self.peer.knob
-        self.parameter = eps if knob is None else self._tuned(cell, knob, target)
+        self.parameter = eps if knob is None else known or self._tuned(cell, knob, target)
         graph = self.peer.variant == "graph"
         self.run = make_run(self.operator, self.parameter, cell, self.site.device, jax=self.peer.jax, graph=graph)
         self.cell = cell

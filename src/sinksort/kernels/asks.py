@@ -21,8 +21,8 @@ the cotangent of x~_i is (2 / eps) (w_i Cov_i(phi, y) - a_i Cov_i(lambda, y)), c
 p_ij changes by p_ij (dgamma_j + 2 (y_j - x~_i) dx~_i / eps - its mean over j), and dgamma is what keeps the columns:
 L dgamma = -(2 / eps) sum_i a_i p_ij (y_j - E_i y) dx~_i.
 
-**Digits.** a and b are float32, but for masks and quantiles on the CPU, where they are float64: where nearly all of a
-row is clearly in or clearly out, its gradient hangs on the ninth digit of k / n.
+**Digits.** a and b are float32, but for masks and quantiles, where they are float64: where nearly all of a row is
+clearly in or clearly out, its gradient hangs on the ninth digit of k / n.
 
 **Fewer targets.** When ``m`` says so, y and b are the nodes and weights of a Gauss rule for m equal targets at
 j / (m - 1), see ``rules``, and phi is affine in y. ``last`` then holds what estimates the error of the rule: with

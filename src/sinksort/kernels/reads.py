@@ -110,12 +110,11 @@ def memberships(
         return None
     rows = as_rows(x, dim)
     n = rows.shape[-1]
-    digits = torch.float64  # where nearly all of a row is in or out, its gradient hangs on the ninth digit of k / n
     if isinstance(k, (int, float)) and not isinstance(k, bool) and 0 <= k <= n and mask is None:
-        at = membership_targets(float(k) / n, largest, x.device, digits)
+        at = membership_targets(float(k) / n, largest, x.device)
     else:
         ends = membership_targets(0.5, largest, x.device)
-        of_all = share().reshape(-1, 1).to(digits)
+        of_all = share().reshape(-1, 1).double()
         b = torch.cat([1.0 - of_all, of_all] if largest else [of_all, 1.0 - of_all], dim=-1)
         at = Targets(ends.y, b, ends.phi)
     return _pulled(x, rows, dim, weights, mask, at, eps, squash, name, backend, sharp=True)
@@ -143,8 +142,7 @@ def quantiles(
     shape = (len(fillers), *rows.shape)
     y = default_targets(rows.shape[-1], 3, None, False, x.device).y
     fillers = fillers if fillers.numel() == 3 else fillers.expand(*shape[:-1], 3)  # one for all rows
-    digits = torch.float64 if name == "numba" else torch.float32
-    at = Targets(y, fillers.reshape(-1, 3).to(digits), y)
+    at = Targets(y, fillers.reshape(-1, 3).double(), y)
     if weights is not None:
         weights = like_rows(weights, x, dim, "weights").expand(shape)
     if mask is not None:

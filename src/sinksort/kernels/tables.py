@@ -98,18 +98,16 @@ def _(n: int, m: int, nodes: int | None, descending: bool, device: torch.device)
     return y, b, phi, torch.empty(1, 0 if nodes is None else LAST, K, device=device)
 
 
-def membership_targets(
-    share: float, largest: bool, device: torch.device, dtype: torch.dtype = torch.float32
-) -> Targets:
-    """Out of the k, and in: two targets, with weights of this dtype."""
+def membership_targets(share: float, largest: bool, device: torch.device) -> Targets:
+    """Out of the k, and in: two targets."""
     make = _membership.__wrapped__ if torch.compiler.is_compiling() else _membership
-    return make(share, largest, device, dtype)
+    return make(share, largest, device)
 
 
 @functools.lru_cache(maxsize=256)
-def _membership(share: float, largest: bool, device: torch.device, dtype: torch.dtype) -> Targets:
+def _membership(share: float, largest: bool, device: torch.device) -> Targets:
     b = [1.0 - share, share] if largest else [share, 1.0 - share]
     phi = [0.0, 1.0] if largest else [1.0, 0.0]
     with torch.inference_mode(False):
         y, levels = (torch.tensor([t], dtype=torch.float32, device=device) for t in ([0.0, 1.0], phi))
-        return Targets(y, torch.tensor([b], dtype=dtype, device=device), levels)
+        return Targets(y, torch.tensor([b], dtype=torch.float64, device=device), levels)

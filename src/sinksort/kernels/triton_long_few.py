@@ -76,6 +76,33 @@ def shares(xi: tl.tensor, psi: tl.tensor, y: tl.tensor, slope: tl.tensor, there:
 
 
 @triton.jit
+def parted(
+    xi: tl.tensor, psi: tl.tensor, y: tl.tensor, slope: tl.tensor, there: tl.tensor, KP: tl.constexpr,
+) -> Any:  # fmt: skip
+    """(K, values), thrice: p, which target is the best (one of them), and p less one there: right to its last digit."""
+    k = tl.arange(0, KP)[:, None]
+    logit = psi[:, None] + y[:, None] * (slope * xi)[None, :]
+    logit = tl.where(there[:, None], logit, -1e300)
+    top = tl.max(logit, 0)
+    best = k == tl.min(tl.where(logit == top[None, :], k, KP), 0)[None, :]
+    e = tl.exp((logit - top[None, :]).to(tl.float32))
+    others = tl.sum(tl.where(best, 0.0, e), 0)
+    unit = 1.0 / (1.0 + others)
+    p = e * unit[None, :]
+    return p, best, tl.where(best, -(others * unit)[None, :], p)
+
+
+@triton.jit
+def off_average(p: tl.tensor, v: tl.tensor, KP: tl.constexpr) -> Any:
+    """p_j (v_j - sum_k p_k v_k), as sum_k p_j p_k (v_j - v_k): nothing cancels where one p is nearly all."""
+    out = p * 0.0
+    for k in tl.static_range(KP):
+        v_k = tl.sum(tl.where(tl.arange(0, KP) == k, v, 0.0))
+        out += p * of_target(p, k, KP)[None, :] * (v - v_k)[:, None]
+    return out
+
+
+@triton.jit
 def solved(matrix: tl.tensor, right: tl.tensor, share: tl.tensor, KP: tl.constexpr) -> Any:
     """L^+ right, where L has -matrix off its diagonal and rows that sum to zero, up to a constant.
 
@@ -83,7 +110,7 @@ def solved(matrix: tl.tensor, right: tl.tensor, share: tl.tensor, KP: tl.constex
     """
     i = tl.arange(0, KP)
     if KP == 2:
-        across = tl.sum(tl.where(i[:, None] < i[None, :], matrix, 0.0)) + 1e-13 * tl.min(share)
+        across = tl.sum(tl.where(i[:, None] < i[None, :], matrix, 0.0))
         step = right / tl.where(across > 0.0, across, 1.0)
         return tl.where(across > 0.0, tl.where(i == 1, step, 0.0), 0.0)
     same = i[:, None] == i[None, :]
@@ -106,43 +133,54 @@ def solved(matrix: tl.tensor, right: tl.tensor, share: tl.tensor, KP: tl.constex
 
 
 @triton.jit
-def marginal_error(s: tl.tensor, share: tl.tensor, KP: tl.constexpr) -> Any:
-    """b - s; for the largest b what the others leave, so that nothing is lost next to it."""
+def marginal_error(hard: tl.tensor, apart: tl.tensor, share: tl.tensor, KP: tl.constexpr) -> Any:
+    """b less what arrives; for the largest b what the others leave, so that nothing is lost next to it.
+
+    Where a plan is nearly hard, so is b - ``hard`` = ``apart`` small, and its rounding as small again.
+    """
     big = largest(share, KP)
-    r = tl.where((share > 0.0) & (big == 0), share - s, 0.0)
+    lacks = share - hard
+    lacks = tl.where(tl.abs(lacks) > 4e-16, lacks, 0.0)
+    r = tl.where((share > 0.0) & (big == 0), lacks - apart, 0.0)
     return tl.where(big, -tl.sum(r), r)
 
 
 @triton.jit
-def how_far(s: tl.tensor, W: tl.tensor, share: tl.tensor, n: tl.tensor, KP: tl.constexpr) -> Any:
+def how_far(
+    hard: tl.tensor, apart: tl.tensor, W: tl.tensor, share: tl.tensor, n: tl.tensor, KP: tl.constexpr,
+) -> Any:  # fmt: skip
     """The marginal error, Newton's step, and the error of the answer: of weights, relative, and of memberships.
 
     A membership p is off by at most a quarter of the step; and where hardly any value is between targets, so that the
-    step says little, by no more than what all values together are off.
+    step says little, by no more than what all values together are off. Between two targets it always says enough.
     """
-    r = marginal_error(s, share, KP)
+    r = marginal_error(hard, apart, share, KP)
     newton = solved(W, r, share, KP)
     newton -= tl.sum(tl.where(largest(share, KP), newton, 0.0))
     there = share > 0.0
     of_weights = tl.max(tl.where(there, tl.abs(r) / tl.where(there, share, 1.0), 0.0))
-    of_memberships = tl.minimum(0.25 * tl.max(tl.abs(newton)), n * tl.max(tl.abs(r)))
+    of_memberships = 0.25 * tl.max(tl.abs(newton))
+    if KP > 2:
+        of_memberships = tl.minimum(of_memberships, n * tl.max(tl.abs(r)))
+    else:
+        of_memberships = tl.where(tl.sum(W) > 0.0, of_memberships, n * tl.max(tl.abs(r)))
     return r, newton, tl.maximum(of_weights, of_memberships)
 
 
 @triton.jit
 def stepped(
-    s: tl.tensor, W: tl.tensor, share: tl.tensor, n: tl.tensor, base: tl.tensor, direction: tl.tensor,
-    length: tl.tensor, gradient: tl.tensor, KP: tl.constexpr,
+    hard: tl.tensor, apart: tl.tensor, W: tl.tensor, share: tl.tensor, n: tl.tensor, base: tl.tensor,
+    direction: tl.tensor, length: tl.tensor, gradient: tl.tensor, KP: tl.constexpr,
 ) -> Any:  # fmt: skip
     """The next (base, direction, length, slope) from sums at base + length direction, and how far off that was.
 
     The rules are those of ``solvers.newton``.
     """
     there = share > 0.0
-    r, newton, off = how_far(s, W, share, n, KP)
+    r, newton, off = how_far(hard, apart, W, share, n, KP)
     newton = tl.minimum(tl.maximum(newton, -5.0), 5.0)
     # Sinkhorn's step always goes uphill. The first is one: it finds the weight of a target that has next to none.
-    sinkhorn = tl.where(there, tl.log(share / tl.maximum(s, 1e-300)), 0.0)
+    sinkhorn = tl.where(there, tl.log(share / tl.maximum(hard + apart, 1e-300)), 0.0)
     newton = tl.where((tl.sum(r * newton) > 0.0) & (gradient < float("inf")), newton, sinkhorn)
     slope_here = tl.sum(r * direction)
     overshot = slope_here < -0.5 * gradient
@@ -185,8 +223,16 @@ def below(
         xi, _slope, _z = placed(load_row(x, row, i, x_row, x_step, n), mean, std, most, SQUASH, True)
         weight = load_weight(a, row, i, a_row, a_step, n, WEIGHTED)
         counts += tl.where(xi[None, :] <= at[:, None], weight[None, :], 0.0)
-    unit = 1.0 if WEIGHTED else 1.0 / n
-    return tl.sum(counts, 1).to(tl.float64) * unit
+    return tl.sum(counts, 1).to(tl.float64) * unit_of(n, WEIGHTED)
+
+
+@triton.jit
+def unit_of(n: tl.tensor, WEIGHTED: tl.constexpr) -> Any:
+    """What sums of weights are to be multiplied by. Double: counts are compared with k / n."""
+    unit = tl.full((), 1.0, tl.float64)
+    if not WEIGHTED:
+        unit = unit / n
+    return unit
 
 
 @triton.jit
@@ -232,8 +278,12 @@ def summed(
     y: tl.tensor, there: tl.tensor, slope: tl.tensor, KP: tl.constexpr, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr,
     PUSH: tl.constexpr, BLOCK: tl.constexpr,
 ) -> Any:  # fmt: skip
-    """One pass over a chunk: column sums, what targets average (finite part, in z), infinite payload, products."""
-    s = tl.zeros((KP, BLOCK), tl.float64)  # what is between targets is a small part of it, and must be right
+    """One pass over a chunk: column sums, what targets average (finite part, in z), infinite payload, products.
+
+    Column sums come in two parts: what values weigh that are best off with a target, and how that differs.
+    """
+    hard = tl.zeros((KP, BLOCK), tl.float64)
+    apart = tl.zeros((KP, BLOCK), tl.float64)
     average = tl.zeros((KP, BLOCK), tl.float32)
     w01 = tl.zeros((BLOCK,), tl.float32)
     w02, w12, w03, w13, w23 = w01, w01, w01, w01, w01
@@ -243,9 +293,10 @@ def summed(
         v = load_row(x, row, at, x_row, x_step, n)
         xi, _slope, z = placed(v, mean, std, most, SQUASH, False)
         weight = load_weight(a, row, at, a_row, a_step, n, WEIGHTED)
-        p = shares(xi, psi, y, slope, there)
+        p, best, off = parted(xi, psi, y, slope, there, KP)
         carried = p * weight[None, :]
-        s += carried.to(tl.float64)
+        hard += tl.where(best, weight[None, :], 0.0).to(tl.float64)
+        apart += (off * weight[None, :]).to(tl.float64)
         p0, p1 = of_target(carried, 0, KP), of_target(p, 1, KP)
         w01 += p0 * p1
         if KP == 4:
@@ -260,12 +311,15 @@ def summed(
             finite = is_finite(v) & (weight > 0.0)
             average += carried * tl.where(finite, z, 0.0).to(tl.float32)[None, :]
             beyond += tl.where((weight > 0.0) & (is_finite(v) == 0), v, 0.0)
-    unit = 1.0 if WEIGHTED else 1.0 / n
+    unit = unit_of(n, WEIGHTED)
     W = entry(w01, 0, 1, KP)
     if KP == 4:
         W += entry(w02, 0, 2, KP) + entry(w03, 0, 3, KP) + entry(w12, 1, 2, KP) + entry(w13, 1, 3, KP)
         W += entry(w23, 2, 3, KP)
-    return tl.sum(s, 1) * unit, tl.sum(average, 1).to(tl.float64) * unit, tl.sum(beyond), W * unit
+    return (
+        tl.sum(hard, 1) * unit, tl.sum(apart, 1) * unit, tl.sum(average, 1).to(tl.float64) * unit, tl.sum(beyond),
+        W * unit,
+    )  # fmt: skip
 
 
 @triton.jit
@@ -369,22 +423,25 @@ def whole(
     gradient = tl.full((), float("inf"), tl.float64)
     off = tl.full((), 2.0, tl.float64)
     psi = base
-    s = tl.zeros((KP,), tl.float64)
+    hard = tl.zeros((KP,), tl.float64)
+    apart = tl.zeros((KP,), tl.float64)
     average = tl.zeros((KP,), tl.float64)
     beyond = tl.full((), 0.0, tl.float64)
     W = tl.zeros((KP, KP), tl.float64)
     done = 0
     while (done < steps) & (off > CONVERGED):
         psi = without_layout(state + row.to(tl.int64) * STATE + PSI, base + length * direction, KP)
-        s, average, beyond, W = summed(
+        hard, apart, average, beyond, W = summed(
             x, x_row, x_step, a, a_row, a_step, n, row, g, tiles, mean, std, most, psi, at, there, slope,
             KP, SQUASH, WEIGHTED, PUSH, BLOCK,
         )  # fmt: skip
-        base, direction, length, gradient, off = stepped(s, W, share, n, base, direction, length, gradient, KP)
+        base, direction, length, gradient, off = stepped(
+            hard, apart, W, share, n, base, direction, length, gradient, KP
+        )
         done += 1
     finished(
-        state, error, out, row, mean, std, constant, weight, most, poison, psi, s, average, beyond, W, off, share,
-        KP, K, PUSH,
+        state, error, out, row, mean, std, constant, weight, most, poison, psi, hard + apart, average, beyond, W, off,
+        share, KP, K, PUSH,
     )  # fmt: skip
     if not PUSH:
         k = tl.arange(0, KP)

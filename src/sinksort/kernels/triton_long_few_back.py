@@ -15,7 +15,20 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from .triton_long_few import CONSTANT, MEAN, MOST, PRODUCTS, PSI, STATE, STD, WEIGHT, few_targets, shares, solved
+from .triton_long_few import (
+    CONSTANT,
+    MEAN,
+    MOST,
+    PRODUCTS,
+    PSI,
+    STATE,
+    STD,
+    WEIGHT,
+    few_targets,
+    off_average,
+    shares,
+    solved,
+)
 from .triton_long_maths import is_finite, load_row, load_weight, origin_of, placed, standard_back
 
 #: Sums of one chunk: t, coefficients of lambda in the two sums of the cotangent of z, and what they hold without it.
@@ -79,14 +92,13 @@ def sums_back(
             x, x_row, x_step, a, a_row, a_step, w, w_row, w_step, n, row, at, mean, std, most, psi, y, there, slope,
             SQUASH, WEIGHTED, PUSH,
         )  # fmt: skip
-        p_apart = p * (levels[:, None] - tl.sum(p * levels[:, None], 0)[None, :])
-        y_apart = y_single[:, None] - tl.sum(p * y_single[:, None], 0)[None, :]
-        t += cotangent[None, :] * p_apart
+        p_levels = off_average(p, levels, KP)
+        t += cotangent[None, :] * p_levels
         if SQUASH != 0:
-            direct = steepness * cotangent * tl.sum(p_apart * y_apart, 0)
+            direct = steepness * cotangent * tl.sum(p_levels * y_single[:, None], 0)
             flat_sum += direct
             tilted_sum += direct * z
-            through = (steepness * weight)[None, :] * p * y_apart
+            through = (steepness * weight)[None, :] * off_average(p, y_single, KP)
             flat += through
             tilted += through * z[None, :]
     return (
@@ -123,7 +135,7 @@ def write_back(
             slope, SQUASH, WEIGHTED, PUSH,
         )  # fmt: skip
         average = tl.sum(p * levels[:, None], 0)
-        p_y = p * (y_single[:, None] - tl.sum(p * y_single[:, None], 0)[None, :])
+        p_y = off_average(p, y_single, KP)
         direct = cotangent * tl.sum(p_y * (levels[:, None] - average[None, :]), 0)
         middle = tl.sum(p * multiplier[:, None], 0)
         through = weight * tl.sum(p_y * (multiplier[:, None] - middle[None, :]), 0)

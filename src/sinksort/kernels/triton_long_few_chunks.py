@@ -27,7 +27,7 @@ from .triton_long_maths import origin_of, row_facts
 
 #: What is carried from step to step: base, direction, then length, slope and error.
 CARRY = tl.constexpr(16)
-#: Sums of one chunk: columns, averages, infinite payload, products.
+#: Sums of one chunk: columns, averages, infinite payload, products, and how columns differ from a hard plan's.
 CHUNK = tl.constexpr(32)
 
 
@@ -100,17 +100,18 @@ def begin(
 
 @triton.jit
 def sums_of_chunks(partial: tl.tensor, row: tl.tensor, G: tl.tensor, KP: tl.constexpr, GP: tl.constexpr) -> Any:
-    """Sums over the chunks of what ``step`` left: columns, averages, infinite payload, products."""
+    """Sums over the chunks of what ``step`` left, as ``summed`` gives them."""
     g = tl.arange(0, GP)
     k = tl.arange(0, KP)
     of_chunk = partial + (row.to(tl.int64) * G + g) * CHUNK
     there = g < G
-    s = tl.sum(tl.load(of_chunk[:, None] + k[None, :], mask=there[:, None], other=0.0), 0)
+    hard = tl.sum(tl.load(of_chunk[:, None] + k[None, :], mask=there[:, None], other=0.0), 0)
+    apart = tl.sum(tl.load(of_chunk[:, None] + 25 + k[None, :], mask=there[:, None], other=0.0), 0)
     average = tl.sum(tl.load(of_chunk[:, None] + 4 + k[None, :], mask=there[:, None], other=0.0), 0)
     beyond = tl.sum(tl.load(of_chunk + 8, mask=there, other=0.0))
     kk = tl.arange(0, KP * KP)
     W = tl.sum(tl.load(of_chunk[:, None] + 9 + kk[None, :], mask=there[:, None], other=0.0), 0)
-    return s, average, beyond, tl.reshape(W, (KP, KP))
+    return hard, apart, average, beyond, tl.reshape(W, (KP, KP))
 
 
 @triton.jit
@@ -127,8 +128,10 @@ def carried_on(
     gradient = tl.load(mine + 9)
     off = tl.load(mine + 10)
     if (first == 0) & (off > CONVERGED):
-        s, _average, _beyond, W = sums_of_chunks(partial, row, G, KP, GP)
-        base, direction, length, gradient, off = stepped(s, W, share, n, base, direction, length, gradient, KP)
+        hard, apart, _average, _beyond, W = sums_of_chunks(partial, row, G, KP, GP)
+        base, direction, length, gradient, off = stepped(
+            hard, apart, W, share, n, base, direction, length, gradient, KP
+        )
     return base, direction, length, gradient, off
 
 
@@ -162,12 +165,13 @@ def step(
     to = sums + pid.to(tl.int64) * CHUNK
     psi = without_layout(to, base + length * direction, KP)
     if off > CONVERGED:
-        s, average, beyond, W = summed(
+        hard, apart, average, beyond, W = summed(
             x, x_row, x_step, a, a_row, a_step, n, row, g, tiles, mean, std, most, psi, at, share > 0.0, slope,
             KP, SQUASH, WEIGHTED, PUSH, BLOCK,
         )  # fmt: skip
         tl.debug_barrier()
-        tl.store(to + k, s)
+        tl.store(to + k, hard)
+        tl.store(to + 25 + k, apart)
         tl.store(to + 4 + k, average)
         tl.store(to + 8, beyond)
         tl.store(to + 9 + k[:, None] * KP + k[None, :], W)
@@ -199,11 +203,11 @@ def end(
     mine = carry + row.to(tl.int64) * CARRY
     psi = tl.load(mine + k) + tl.load(mine + 8) * tl.load(mine + 4 + k)
     if g == 0:
-        s, average, beyond, W = sums_of_chunks(sums, row, G, KP, GP)
-        _r, _newton, off = how_far(s, W, share, n, KP)
+        hard, apart, average, beyond, W = sums_of_chunks(sums, row, G, KP, GP)
+        _r, _newton, off = how_far(hard, apart, W, share, n, KP)
         finished(
-            state, error, out, row, mean, std, constant, weight, most, poison, psi, s, average, beyond, W, off, share,
-            KP, K, PUSH,
+            state, error, out, row, mean, std, constant, weight, most, poison, psi, hard + apart, average, beyond, W,
+            off, share, KP, K, PUSH,
         )  # fmt: skip
     if not PUSH:
         levels = tl.load(phi + row.to(tl.int64) * phi_row + k, mask=k < K, other=0.0)
