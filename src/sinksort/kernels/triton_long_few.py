@@ -180,7 +180,10 @@ def stepped(
     r, newton, off = how_far(hard, apart, W, share, n, KP)
     newton = tl.minimum(tl.maximum(newton, -5.0), 5.0)
     # Sinkhorn's step always goes uphill. The first is one: it finds the weight of a target that has next to none.
-    sinkhorn = tl.where(there, tl.log(share / tl.maximum(hard + apart, 1e-300)), 0.0)
+    arrives = tl.maximum(hard + apart, 1e-300)
+    relative = r / arrives  # log(share / arrives) without the rounding of a quotient that is nearly one
+    sinkhorn = tl.where(tl.abs(relative) < 1e-6, relative, tl.log(share / arrives))
+    sinkhorn = tl.where(there, sinkhorn, 0.0)
     newton = tl.where((tl.sum(r * newton) > 0.0) & (gradient < float("inf")), newton, sinkhorn)
     slope_here = tl.sum(r * direction)
     overshot = slope_here < -0.5 * gradient
