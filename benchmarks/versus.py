@@ -207,7 +207,9 @@ def main(given: list[str] | None = None) -> None:
     asked = [word if not word.startswith(("/", "~")) else Path(word).name for word in (given or sys.argv[1:])]
     command = shlex.join(["python", "benchmarks/versus.py", *(_without_folders(word) for word in asked)])
     settings = {
-        "command": command, "rounds": options.rounds, "limit": options.limit, "memory": memory, "missing": missing,
+        "command": command, "rounds": options.rounds, "limit": options.limit,
+        "memory": memory if options.device == "cpu" else None, "missing": missing,
+        "cells": [cell.key for cell in options.cells],
     }  # fmt: skip
     measured = {"about": about, "settings": settings, "entries": entries}
     write_whole(stem.with_suffix(".json"), json.dumps(measured, indent=1) + "\n")

@@ -37,7 +37,7 @@ def operator(variant, task, n, site):
 @pytest.fixture(scope="module")
 def bench():
     """The modules of the benchmark."""
-    names = ("cells", "match", "processes", "report", "truth")
+    names = ("cells", "match", "processes", "report", "truth", "worker")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(ROOT / "benchmarks"))
         found = {name: importlib.import_module(f"contest.{name}") for name in names}
@@ -194,6 +194,39 @@ def test_report_names_the_best_peer_and_prints_no_time_behind_a_failed_gate(benc
     text = bench.report.table([entry], {}, settings)
     assert "| 1.00 `torch.sort` | accuracy gate fails: answer off by 1.0e-03 (at most 1e-05) |  | 4.00" in text
     assert "\n| sinksort |" not in text
+
+
+def test_on_a_gpu_graphs_are_compared_with_all_and_calls_with_calls(bench):
+    records = {
+        "hard": _record(0.002), "sinksort": _record(0.003), "sinksort (CUDA graph)": _record(0.0005),
+        "LapSum": _record(0.004), "SoftJAX softsort": _record(0.001),
+    }  # fmt: skip
+    settings = {"command": "c", "limit": 2.0, "memory": None, "missing": {}, "cells": ["rank-1x10", "topk-1x1e6"]}
+    text = bench.report.table([{"cell": "rank-1x10", "eps": 0.01, "records": records}], {}, settings)
+    assert "| 2.00 `torch.sort` | 3.00 | 1.50 | 4.00 LapSum | 0.75 | 0.500 | 1.00 SoftJAX softsort | 0.50 |" in text
+    assert "or more memory than there is," in text
+    assert "- not measured yet: top-5 mask, 1 x 10^6" in text
+
+
+def test_parameters_that_are_known_are_not_tuned_again(bench, tmp_path):
+    results = tmp_path / "results.json"
+    entry = {"cell": "rank-2x8", "eps": 0.5, "records": {"soft": {"parameter": 0.25}, "hard": {"parameter": None}}}
+    results.write_text(json.dumps({"entries": [entry]}))
+    tuned = bench.versus.parameters(results)
+    assert tuned == {("rank-2x8", 0.5): {"soft": 0.25}}
+    assert bench.versus.parameters(None) == {}
+
+    knob = bench.peers.Knob("softness", 1e-3, 1e3)
+    peer = bench.peers.Peer("soft", "peers.floors", "copy", knob=knob)
+    contestant = bench.worker.Contestant(peer, bench.peers.Site("cpu"), 10**9)
+
+    def never(*_):
+        raise AssertionError("tuned")
+
+    contestant._measure = never
+    assert contestant.prepare("rank-2x8", 0.5, 0.1, tuned["rank-2x8", 0.5]["soft"]) == 0.25
+    with pytest.raises(AssertionError, match="tuned"):
+        contestant.prepare("rank-2x8", 0.5, 0.1, None)
 
 
 def test_one_command_measures_tabulates_draws_and_goes_on_where_it_stopped(bench, tmp_path, monkeypatch, capsys):

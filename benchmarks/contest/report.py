@@ -15,14 +15,16 @@ from .cells import Cell
 HARD = {"rank": "torch.sort", "quantile": "torch.quantile", "topk": "torch.topk"}
 KNOBS = {peer.name: peer.knob.name for peer in PEERS if peer.knob is not None}
 KINDS = {peer.name: peer.kind for peer in PEERS}
+COMPILED = {peer.name for peer in PEERS if peer.jax}
+GRAPH = "sinksort (CUDA graph)"
 Entry = dict[str, Any]  # a cell at an eps: {"cell", "eps", "records"}
 
 HOW = """\
 Standard normal float32 values. A round times every contestant of a cell once, in random order, each in a process of its
 own with the same number of threads; a sample lasts at least 10 ms in as many calls as that takes, and on a GPU ends
 when the device has finished. What is compiled or tuned is so before. Times are medians in milliseconds (with the
-quartiles), forward alone and forward plus backward. A pass may take {limit:g} s; who needs more, or more than
-{memory:.0f} GB, is listed so, and not tried in larger cells.
+quartiles), forward alone and forward plus backward. A pass may take {limit:g} s; who needs more, or {memory},
+is listed so, and not tried in larger cells.
 
 *Softness.* The paper's method and OTT pose our problem, with the same eps, as does the *ot* of SoftTorch and SoftJAX
 for ranks. Every other peer's parameter is tuned by bisection on about a thousand values to be as soft as sinksort at
@@ -45,13 +47,17 @@ allocator of torch or the plan of XLA says.
 
 def table(entries: list[Entry], about: dict[str, str], settings: dict[str, Any]) -> str:
     """The whole page."""
-    how = HOW.format(limit=settings["limit"], memory=settings["memory"] / 1e9)
+    memory = f"more than {settings['memory'] / 1e9:.0f} GB" if settings["memory"] else "more memory than there is"
+    how = HOW.format(limit=settings["limit"], memory=memory)
     lines = ["# sinksort and its peers", "", f"`{settings['command']}`", "", how]
     lines += [f"- {name}: {what}" for name, what in about.items()]
     versions = _versions(entries)
     lines += [f"- versions: {', '.join(f'{name} {version}' for name, version in versions.items())}"]
     absent = settings["missing"]
     lines += [f"- not taking part: {', '.join(f'{name}: {why}' for name, why in absent.items())}"] if absent else []
+    done = {entry["cell"] for entry in entries}
+    undone = [Cell.parse(key).title for key in settings.get("cells", ()) if key not in done]
+    lines += [f"- not measured yet: {', '.join(undone)}"] if undone else []
     for eps in sorted({entry["eps"] for entry in entries}, reverse=True):
         chosen = [entry for entry in entries if entry["eps"] == eps]
         lines += ["", f"## eps = {eps:g}: forward plus backward", "", *_summary(chosen)]
@@ -62,14 +68,20 @@ def table(entries: list[Entry], about: dict[str, str], settings: dict[str, Any])
 
 
 def _summary(entries: list[Entry]) -> list[str]:
-    lines = [
-        "| | hard | sinksort | over hard | best peer | over best peer | paper's method | OTT (unrolled) |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    """One line a cell.
+
+    On a GPU small cells cost what Python costs: there, programs compiled by XLA are compared with a CUDA graph of ours,
+    and what is called from Python with what is called from Python.
+    """
+    recorded = any(GRAPH in entry["records"] for entry in entries)
+    heads = ["", "hard", "sinksort", "over hard", "best peer in Python" if recorded else "best peer", "over best peer"]
+    heads += ["sinksort, CUDA graph", "best peer of all", "over that"] if recorded else []
+    heads += ["paper's method", "OTT (unrolled)"]
+    lines = [_line(heads), _line(["---"] * len(heads)).replace(" ", "")]
     for entry in entries:
         cell, records = Cell.parse(entry["cell"]), entry["records"]
         ours, hard = median(records.get("sinksort")), median(records.get("hard"))
-        name, best = best_peer(records)
+        name, best = best_peer({n: r for n, r in records.items() if not (recorded and n in COMPILED)})
         columns = [
             cell.title,
             f"{milliseconds(hard)} `{HARD[cell.task]}`" if hard else "",
@@ -77,10 +89,19 @@ def _summary(entries: list[Entry]) -> list[str]:
             _ratio(ours, hard),
             f"{milliseconds(best)} {name}" if best else "none",
             _ratio(ours, best),
-            *(_or_why(records.get(other)) for other in ("paper's method", "OTT (unrolled)")),
         ]
-        lines.append("| " + " | ".join(columns) + " |")
+        if recorded:
+            graph = median(records.get(GRAPH))
+            name, best = best_peer(records)
+            columns += [_or_why(records.get(GRAPH)), f"{milliseconds(best)} {name}" if best else "none"]
+            columns += [_ratio(graph, best)]
+        columns += [_or_why(records.get(other)) for other in ("paper's method", "OTT (unrolled)")]
+        lines.append(_line(columns))
     return lines
+
+
+def _line(columns: list[str]) -> str:
+    return f"| {' | '.join(columns)} |"
 
 
 def _details(cell: Cell, records: dict[str, Entry]) -> list[str]:
