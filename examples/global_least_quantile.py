@@ -11,6 +11,7 @@ rows, and the two results are compared.
 from __future__ import annotations
 
 import argparse
+import time
 
 import torch
 import torch.distributed as dist
@@ -83,6 +84,7 @@ def main() -> None:
         print(f"largest difference to the training in one process: {(together - alone).abs().max():.1e}")
     dist.barrier()  # nobody leaves while rank 0 is at work
     dist.destroy_process_group()
+    time.sleep(0.1)  # threads of gloo still let go of Python objects; a process that ends under them is aborted
 
 
 if __name__ == "__main__":
