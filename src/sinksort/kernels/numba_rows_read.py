@@ -13,8 +13,8 @@ from .numba_rows_newton import add_by_best, add_up
 from .numba_simd import choose, highest, load, splat, store
 
 #: The error of a rule is taken to be this times the largest sum of squares of the last three coefficients. (The
-#: reference takes the last six.) Over 17,800 rows of 12 kinds, n from 25 to 190, eps from 5e-3 to 1e-1, nothing that
-#: half of this accepts at 5e-6 was wrong by more than 2e-7; with a quarter of it a row of two clusters was, by 5e-5.
+#: reference takes the last six.) Over about 16,000 rows of 12 kinds, n from 25 to 190, eps from 5e-3 to 1e-1, nothing
+#: that half of this accepts at 5e-6 was wrong by more than 2e-7.
 ERRORS = 8.0
 
 

@@ -180,7 +180,8 @@ def mnist_sort(units: Sequence[Unit]) -> Section:
             row = [case[1:], _NAMES[method], str(len(runs)), str(epochs)]
             rows.append([*row, *published[0], f"{exact:3}", *published[1], f"{share:3}"])
         section.text += _transport_against_neuralsort(by_case)
-        wanted = [(f"n{n}", method) for n in made[0]["knobs"]["sizes"] for method in METHODS]
+        sizes = sorted({n for unit in made for n in unit["knobs"]["sizes"]})
+        wanted = [(f"n{n}", method) for n in sizes for method in METHODS]
         lost = [f"n = {case[1:]} {_NAMES[method]}" for case, method in wanted if (case, method) not in by_case]
         if lost:
             section.text.append(f"Not run at this length: {'; '.join(lost)}.")
