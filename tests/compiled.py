@@ -35,8 +35,8 @@ def _quantile(x: Tensor) -> Tensor:
 #: Lengths of rows that have kernels of their own, and who calls these. Two shares that take about as long to compile
 #: and have little in common.
 SHARES: tuple[tuple[tuple[int, tuple[Call, ...]], ...], ...] = (
-    ((90, (_rank, _mask, _sort, _quantile)),),
-    ((12, (_rank, _sort)), (2501, (_rank, _mask, _quantile))),
+    ((90, (_rank, _sort)),),
+    ((12, (_rank, _sort)), (90, (_mask, _quantile)), (2501, (_rank, _mask, _quantile))),
 )
 
 

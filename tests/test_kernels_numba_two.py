@@ -63,7 +63,7 @@ def assert_right(x: Tensor, k: float, eps: float, seed: int, squash: str | None 
     assert ((grad - true_grad).abs() <= 1e-3 * largest_of_row + 1e-14 * of_places).all()
 
 
-@pytest.mark.parametrize("n", [2, 3, 7, 20, 21, 64, 257, 2048])
+@pytest.mark.parametrize("n", [2, 7, 21, 257, 2048])
 @pytest.mark.parametrize("kind", KINDS)
 def test_sharp_masks_and_their_gradients(kind: str, n: int) -> None:
     for seed, k in enumerate((1, n - 1, n // 2, 0.3, n / 2 + 0.123, n // 3 + 1e-6, n - 0.01)):

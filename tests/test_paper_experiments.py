@@ -367,7 +367,8 @@ def test_killed_and_resumed(tmp_path, data):
     (data / "cqr/Features_TestSet.csv").touch()
 
     killed, left = Store(tmp_path / "killed/quantile-regression"), Store(tmp_path / "left/quantile-regression")
-    process = subprocess.Popen([*command, str(tmp_path / "killed")], stdout=subprocess.DEVNULL)
+    alike = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # as many threads as tests have
+    process = subprocess.Popen([*command, str(tmp_path / "killed")], stdout=subprocess.DEVNULL, env=alike)
     checkpoint = killed.checkpoint("concrete-0.5", "soft")
     deadline = time.monotonic() + 120
     while not checkpoint.path.exists() and time.monotonic() < deadline:
@@ -378,7 +379,7 @@ def test_killed_and_resumed(tmp_path, data):
     assert 1 <= epoch < 15
     assert list(killed.units()) == []
 
-    subprocess.run([*command, str(tmp_path / "killed")], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([*command, str(tmp_path / "killed")], check=True, stdout=subprocess.DEVNULL, env=alike)
     knobs = QuantileRegression(runs=2, epochs=15, steps=10, measure_every=1, tables=("concrete",))
     reproduce("quantile-regression", knobs, data=data, out=tmp_path / "left", device=CPU, only="concrete-0.5/soft")
     curves = [[unit["curve"] for unit in store.units()] for store in (killed, left)]
