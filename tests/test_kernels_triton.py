@@ -387,6 +387,16 @@ def test_what_makes_another_kernel_is_searched_for(records, change):
     assert [how for how, *_ in kernel.log] == 4 * ["searched"] + 4 * ["direct"]
 
 
+def test_a_tensor_given_twice_is_not_taken_for_two(records):
+    kernel, x, w = Kernel(), torch.zeros(64), torch.ones(64)
+    for given in ((x, x), (x, w), (w, w), (w, x)):
+        triton_launch.launches((), given, (), 0.1, lambda go, of=given: go(kernel, 7, *of, 0.1, 64, BLOCK=16, SQUASH=1))
+    assert [how for how, *_ in kernel.log] == ["searched", "searched", "direct", "direct"]
+    twice, swapped = (args[:2] for _, _, args, _ in kernel.log[2:])
+    assert twice == (w.data_ptr(), w.data_ptr())
+    assert swapped == (w.data_ptr(), x.data_ptr())
+
+
 def test_what_was_not_compiled_is_not_recorded(records):
     kernel = Kernel(compiles=False)
     for _ in range(2):
