@@ -187,6 +187,18 @@ def _placed(k: Row, x: F32, a: F64, y: F32, eps: F32, n: int, squash: int, steps
 
 
 @exact
+def _solved(k: Row, x: F32, a: F64, y: F32, b: F64, rounding: float, eps: F32, n: int, squash: int,
+            steps: tuple[int, int, int, int, int], row: int, first: bool, errors: F32
+            ) -> tuple[float, float, tuple[float, float, float, bool]]:  # fmt: skip
+    """s and tau, both NaN if the row holds NaN, and what ``places`` returns; its error goes to ``errors``."""
+    s, moments = _placed(k, x, a, y, eps, n, squash, steps, row, first)
+    tau, errors[row] = np.nan, 0.0
+    if s == s:
+        tau, errors[row] = _threshold(k, n, s, b[row * steps[0]], b[row * steps[0] + 1], rounding, steps[4] > 0)
+    return s, tau, moments
+
+
+@exact
 def _save(tau: float, moments: tuple[float, float, float, bool], state: F64) -> None:
     state[0], state[1], state[2], state[3] = tau, moments[0], moments[1], moments[2]
     state[4] = 1.0 if moments[3] else 0.0
@@ -207,10 +219,8 @@ def pull_two(start: int, stop: int, x: F32, a: F64, y: F32, b: F64, rounding: fl
     """Rows start to stop; see ``numba_rows_wide.pull_rows`` for the arguments, ``_threshold`` for ``rounding``."""
     k, state64, size = _row_for(n), state32.view(np.float64), TWO_SIZE // 2
     for row in range(start, stop):
-        s, moments = _placed(k, x, a, y, eps, n, squash, steps, row, row == start)
-        tau, errors[row] = np.nan, 0.0
+        s, tau, moments = _solved(k, x, a, y, b, rounding, eps, n, squash, steps, row, row == start, errors)
         if s == s:
-            tau, errors[row] = _threshold(k, n, s, b[row * steps[0]], b[row * steps[0] + 1], rounding, steps[4] > 0)
             _read(k, s, tau, phi[row * steps[1]], phi[row * steps[1] + 1], k.n32[READ])
             out[row * n : row * n + n] = k.n32[READ, :n]
         else:
@@ -224,10 +234,8 @@ def push_two(start: int, stop: int, x: F32, a: F64, y: F32, b: F64, rounding: fl
     """As ``numba_rows_wide.push_rows``."""
     k, state64, size = _row_for(n), state32.view(np.float64), TWO_SIZE // 2
     for row in range(start, stop):
-        s, moments = _placed(k, x, a, y, eps, n, squash, steps, row, row == start)
-        tau, errors[row] = np.nan, 0.0
+        s, tau, moments = _solved(k, x, a, y, b, rounding, eps, n, squash, steps, row, row == start, errors)
         if s == s:
-            tau, errors[row] = _threshold(k, n, s, b[row * steps[0]], b[row * steps[0] + 1], rounding, steps[4] > 0)
             infinite = carry(k.n32[XS], k.n32[AW], n, moments[0], moments[1], k.n32[WEIGHT])
             sum_0, sum_1, share_0, share_1 = splat64(0.0), splat64(0.0), splat64(0.0), splat64(0.0)
             for i in range(0, len(k.at), 16):
