@@ -20,8 +20,8 @@ SMALL = sinksort.Newton(compress=True)  # a small problem wherever its answer ca
 N = 1100
 
 
-def row_of_every_kind() -> torch.Tensor:
-    return torch.tensor(table(list(KINDS), len(KINDS), N, seed=4)).float().double()
+def row_of_every_kind(n: int = N) -> torch.Tensor:
+    return torch.tensor(table(list(KINDS), len(KINDS), n, seed=4)).float().double()
 
 
 class Truth(NamedTuple):
@@ -36,12 +36,12 @@ class Truth(NamedTuple):
     sort_grad: torch.Tensor
 
 
-@functools.lru_cache
-def truth(eps: float) -> Truth:
+def truth(rows: torch.Tensor, eps: float) -> Truth:
     """Row by row, which takes half as long, and read-outs only: the plans themselves would fill gigabytes."""
-    rows = row_of_every_kind()
     directions = torch.randn(rows.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    reference = torch.randn(N, generator=torch.Generator().manual_seed(1), dtype=torch.float64).sort().values
+    reference = (
+        torch.randn(rows.shape[-1], generator=torch.Generator().manual_seed(1), dtype=torch.float64).sort().values
+    )
     said = []
     for row, v in zip(rows, directions, strict=True):
         x = row.clone().requires_grad_()
@@ -58,23 +58,24 @@ def close_in_every_row(ours: torch.Tensor, exact: torch.Tensor, scale: torch.Ten
     assert (off <= tolerance).all(), dict(zip(KINDS, off.tolist(), strict=True))
 
 
-@pytest.mark.parametrize("eps", [1.0, 1e-2, 1e-3])
-@pytest.mark.parametrize(("dtype", "tolerance", "slack"), [(torch.float64, 1e-9, 1e-6), (torch.float32, 1e-5, 1e-3)])
-def test_read_outs_and_gradients_of_every_kind(eps: float, dtype: torch.dtype, tolerance: float, slack: float) -> None:
-    exact, rows = truth(eps), row_of_every_kind()
-    x = rows.to(dtype).requires_grad_()
+# In the middle, rows stand on grids of 240 to 480 cells if they have more than twice as many values.
+@pytest.mark.parametrize(("eps", "n"), [(1.0, 600), (1e-2, N), (1e-3, 600)])
+def test_read_outs_and_gradients_of_every_kind(eps: float, n: int) -> None:
+    rows = row_of_every_kind(n)
+    exact = truth(rows, eps)
     span = (rows.amax(-1, keepdim=True) - rows.amin(-1, keepdim=True)).clamp(min=0.1)  # a constant row
+    for dtype, tolerance, slack in [(torch.float64, 1e-9, 1e-6), (torch.float32, 1e-5, 1e-3)]:
+        x = rows.to(dtype).requires_grad_()
+        ranks, sorted_x = sinksort.soft_rank(x, eps=eps, solver=SMALL), sinksort.soft_sort(x, eps=eps, solver=SMALL)
+        close_in_every_row(ranks, exact.ranks, n, tolerance)
+        close_in_every_row(sorted_x, exact.sorted, span, max(tolerance, 1e-6 if dtype == torch.float32 else 0.0))
+        normal = sinksort.quantile_normalize(x, exact.reference, eps=eps, solver=SMALL)
+        close_in_every_row(normal, exact.normalized, 6.0, tolerance)
 
-    ranks, sorted_x = sinksort.soft_rank(x, eps=eps, solver=SMALL), sinksort.soft_sort(x, eps=eps, solver=SMALL)
-    close_in_every_row(ranks, exact.ranks, N, tolerance)
-    close_in_every_row(sorted_x, exact.sorted, span, max(tolerance, 1e-6 if dtype == torch.float32 else 0.0))
-    normal = sinksort.quantile_normalize(x, exact.reference, eps=eps, solver=SMALL)
-    close_in_every_row(normal, exact.normalized, 6.0, tolerance)
-
-    for ours, true_grad in ((ranks, exact.rank_grad), (sorted_x, exact.sort_grad)):
-        (grad,) = torch.autograd.grad((ours.double() * exact.direction).sum(), x)
-        off, size = (grad.double() - true_grad).norm(dim=-1), true_grad.norm(dim=-1)
-        assert (off <= slack * size.clamp(min=1e-6 * N)).all(), dict(zip(KINDS, (off / size).tolist(), strict=True))
+        for ours, true_grad in ((ranks, exact.rank_grad), (sorted_x, exact.sort_grad)):
+            (grad,) = torch.autograd.grad((ours.double() * exact.direction).sum(), x)
+            off, size = (grad.double() - true_grad).norm(dim=-1), true_grad.norm(dim=-1)
+            assert (off <= slack * size.clamp(min=1e-6 * n)).all(), dict(zip(KINDS, (off / size).tolist(), strict=True))
 
 
 @pytest.mark.parametrize("eps", [0.1, 1e-2])
@@ -178,7 +179,7 @@ def test_strange_rows_stay_alone() -> None:
     torch.testing.assert_close(sorted_x[3], x[3], rtol=0, atol=1e-9)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     kind=st.sampled_from(sorted(KINDS)),
     seed=st.integers(0, 10_000),
