@@ -19,6 +19,7 @@ from . import triton_long_grid as grid
 from . import triton_long_solve as small
 from .asks import Answer, Ask
 from .triton_launch import Recorder, launches
+from .triton_long_few_start import ROUNDS, THRESHOLDS
 from .triton_long_maths import CODES, moments
 
 FINAL = False
@@ -235,7 +236,7 @@ def _few(ask: Ask, phi: Tensor | None) -> Answer:
             moments, R * G, *of_x, *of_a, *of_targets[:2], K, stats, n, tiles, G,
             SQUASH=code, WEIGHTED=weighted, RULE=False, BLOCK=_MOMENTS_BLOCK,
         )  # fmt: skip
-        rounds, lines = few.ROUNDS.value, (2 if K <= 2 else 4 if K == 3 else 8) * few.THRESHOLDS.value
+        rounds, lines = ROUNDS.value, (2 if K <= 2 else 4 if K == 3 else 8) * THRESHOLDS.value
         brackets = launch.empty(rounds, R * 16, dtype=torch.float64)
         counts = launch.empty(2, R * G * lines, dtype=torch.float64)
         for i in range(rounds):

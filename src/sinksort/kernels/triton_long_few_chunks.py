@@ -9,20 +9,16 @@ import triton.language as tl
 
 from .triton_long_few import (
     CONVERGED,
-    THRESHOLDS,
-    below,
     few_targets,
     finished,
-    from_brackets,
     how_far,
-    levels_passed,
-    narrowed,
     shares_of,
     stepped,
     summed,
     without_layout,
     written,
 )
+from .triton_long_few_start import THRESHOLDS, below, from_brackets, levels_passed, narrowed
 from .triton_long_maths import origin_of, row_facts
 
 #: What is carried from step to step: base, direction, then length, slope and error.
