@@ -106,23 +106,56 @@ def in_unit_interval(x: Tensor) -> Tensor:
 
 
 def check_ranks(x: Tensor, eps: float, squash: str | None = "sigmoid", a: Tensor | None = None) -> bool:
-    """Whether the kernel says that it is right; if so, it is."""
+    """Whether the kernels say that they are right, in one go and in passes; if so, they are."""
     n = x.shape[-1]
     ask, phi = rank_ask(x, eps, squash, a)
-    answer = kernels.pull(ask, phi)
-    if not answer.error.item() <= ACCEPTED:
-        return False
     w = cotangent(x.shape)
-    grad = kernels.pull_backward(ask, phi, answer.state, w)
+    in_one_go, in_passes = kernels.pull(ask, phi), kernels._pull_by_rules(ask, phi)
+    if not max(in_one_go.error.item(), in_passes.error.item()) <= ACCEPTED:
+        return False
     x64 = x.double().requires_grad_()
     ranks = sinksort.soft_rank(x64, eps=eps, squash=squash, weights=None if a is None else a.double())
     (true,) = torch.autograd.grad(ranks, x64, w.double())
-    assert (answer.out - ranks).abs().max() < 1e-5 * n
-    assert relative(grad, true) < 1e-3
+    for out, grad in (
+        (in_one_go.out, kernels.pull_backward(ask, phi, in_one_go.state, w)),
+        (in_passes.out, kernels._pull_by_rules_backward(ask, phi, in_passes.state, w)),
+    ):
+        assert (out - ranks).abs().max() < 1e-5 * n
+        assert relative(grad, true) < 1e-3
     return True
 
 
 # ---- ranks
+
+
+def test_rows_that_are_not_done_in_one_go_do_not_disturb_the_others() -> None:
+    eps, n = 1e-2, N
+    x = torch.cat([rows("normal"), rows("clusters2"), rows("uniform"), rows("clusters5"), rows("tied")])
+    x[2, 40] = math.nan
+    alone = kernels.in_one_go.pull(*rank_ask(x, eps))
+    assert (alone.error > ACCEPTED).tolist() == [False, True, False, True, False]
+    x.requires_grad_()
+    ranks = sinksort.soft_rank(x, eps=eps, backend="numba")
+    (grad,) = torch.autograd.grad(ranks, x, w := cotangent(x.shape))
+    assert ranks[2].isnan().all()
+    assert grad[2].isnan().all()
+    for r in (0, 1, 3, 4):
+        x64 = x[r].detach().double().requires_grad_()
+        true = sinksort.soft_rank(x64, eps=eps)
+        assert (ranks[r] - true).abs().max() < 1e-5 * n
+        assert relative(grad[r], torch.autograd.grad(true, x64, w[r].double())[0]) < 1e-3
+
+
+def test_few_targets_asked_for_in_one_go() -> None:
+    """So few that all of them can stand in for a rule."""
+    x = torch.cat([rows("normal"), rows("clusters2")]).requires_grad_()
+    ranks = sinksort.soft_rank(x, eps=1e-2, num_targets=100, backend="numba")
+    x64 = x.detach().double().requires_grad_()
+    true = sinksort.soft_rank(x64, eps=1e-2, num_targets=100)
+    w = cotangent(x.shape)
+    assert (ranks - true).abs().max() < 1e-5 * N
+    (grad,) = torch.autograd.grad(ranks, x, w)
+    assert relative(grad, torch.autograd.grad(true, x64, w.double())[0]) < 1e-3
 
 
 @pytest.mark.parametrize("kind", KINDS)

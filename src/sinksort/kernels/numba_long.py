@@ -1,7 +1,8 @@
 """Long rows on the CPU: Numba kernels in several passes over each row, in pieces, for more than 2048 values.
 
 Ranks, whose targets are the nodes of a rule, go by way of a grid (``numba_long_grid``); a few targets of one's own see
-every value (``numba_long_few``).
+every value (``numba_long_few``). Ranks of rows that fit a cache are first asked of the kernels for short rows, which
+have a grid as well and take a row in one go; rows that these cannot do come back here.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from torch import Tensor
 from ..rules import gauss_rule
 from . import numba_long_few as few
 from . import numba_long_grid as grid
+from . import numba_rows as in_one_go
 from .asks import Answer, Ask
 from .numba_long_blocks import ARCTAN, BFLOAT16, FLOAT16, FLOAT32, IDENTITY, SIGMOID, Array, Rows
 from .numba_long_solve import DONE, SEARCH
@@ -32,6 +34,8 @@ from .numba_long_values import (
     finish,
     survey,
 )
+from .numba_rows_sources import padded
+from .numba_rows_wide import ACCEPTED
 from .numba_tasks import run
 
 FINAL = False
@@ -43,6 +47,8 @@ _ACCEPTED = 4e-6  #: error of a grid that need not be made finer
 _FEW, _MOST_TARGETS = 16, 128  #: targets one by one, whatever n is, and at all
 _PRODUCTS = 400_000_000  #: n K^2 up to which passes over all values are faster than the reference's grid
 _MOST_NODES = 512  #: of a rule
+_MODERATE = 1 << 14  #: values of a row that is first tried in one go
+_HERE = (math.nan, -1.0)  #: in place of the weight of a row and its flag
 _HOPELESS = 0.3  #: error of a rule that says nothing about how many nodes are missing
 _KINDS = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16, torch.float16: FLOAT16}
 _SQUASHES = {"sigmoid": SIGMOID, "arctan": ARCTAN, None: IDENTITY}
@@ -51,6 +57,8 @@ _NONE = Array(np.empty(0, np.float32), np.empty(0, np.uint16), FLOAT32, 0)
 
 def state_layout(ask: Ask) -> tuple[int, torch.dtype]:
     """What is known of a row, and the potentials of its targets."""
+    if _moderate(ask):
+        return in_one_go.state_layout(ask)
     return HEAD + ask.y.shape[-1], torch.float64
 
 
@@ -128,6 +136,21 @@ def _surveyed(posed: _Posed) -> np.ndarray:
 def pull(ask: Ask, phi: Tensor) -> Answer:
     if ask.m is None:
         return _pull_few(ask, phi)
+    if not _moderate(ask):
+        return _pull_by_rules(ask, phi)
+    answer = in_one_go.pull(ask, phi)
+    late = answer.error.numpy() > ACCEPTED
+    if late.any():
+        rows = torch.from_numpy(np.flatnonzero(late))
+        better = _pull_by_rules(*_some(ask, phi, rows))
+        answer.out[rows], answer.error[rows] = better.out, better.error
+        mark, theirs = _room(ask, answer.state)
+        mark[late], theirs[late] = _HERE, better.state.numpy()
+        answer.state[rows, -1] = 0.0  # of a rule, not of all targets
+    return answer
+
+
+def _pull_by_rules(ask: Ask, phi: Tensor) -> Answer:
     out, state, error = _pull_on_grid(ask, phi)
     for rows, K in _rows_by_nodes(_nodes_wanted(state.numpy(), ask)):
         better = _pull_on_grid(*_by_rule(ask, phi, rows, K))
@@ -140,6 +163,19 @@ def pull(ask: Ask, phi: Tensor) -> Answer:
 def pull_backward(ask: Ask, phi: Tensor, state: Tensor, w: Tensor) -> Tensor:
     if ask.m is None:
         return _few_backward(ask, _wide(phi), state.numpy(), _array(w), pushing=False)
+    if not _moderate(ask):
+        return _pull_by_rules_backward(ask, phi, state, w)
+    state = state.contiguous()
+    grad = in_one_go.pull_backward(ask, phi, state, w)
+    mark, theirs = _room(ask, state)
+    late = mark[:, 1] == _HERE[1]
+    if late.any():
+        rows = torch.from_numpy(np.flatnonzero(late))
+        grad[rows] = _pull_by_rules_backward(*_some(ask, phi, rows), torch.from_numpy(theirs[late]), w[rows])
+    return grad
+
+
+def _pull_by_rules_backward(ask: Ask, phi: Tensor, state: Tensor, w: Tensor) -> Tensor:
     grad = _pull_on_grid_backward(ask, phi, state.numpy(), w)
     for rows, K in _rows_by_nodes(state.numpy()[:, NODES]):
         # There is no room for more potentials in the state, and no need: solving again takes as long as reading.
@@ -167,6 +203,23 @@ def push_backward(ask: Ask, state: Tensor, c: Tensor) -> Tensor:
 def _answer(out: Tensor, state: np.ndarray) -> Answer:
     error = np.maximum(state[:, GRID_ERROR], state[:, OTHER_ERROR]).astype(np.float32)
     return Answer(out, torch.from_numpy(state), torch.from_numpy(error))
+
+
+# ---- rows in one go
+
+
+def _moderate(ask: Ask) -> bool:
+    return ask.m is not None and ask.x.shape[-1] <= _MODERATE
+
+
+def _room(ask: Ask, state: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """Of a state of rows in one go: two numbers that may say that a row is done here, and room for its state then.
+
+    They are the weight of the row, which says that it holds NaN, and a flag; see ``numba_rows_wide.save``.
+    """
+    K = ask.y.shape[-1]
+    wide, at = state.numpy().view(np.float64), padded(K) + 2
+    return wide[:, at : at + 2], wide[:, at + 2 : at + 2 + HEAD + K]
 
 
 # ---- a few targets
@@ -243,26 +296,31 @@ def _rows_by_nodes(nodes: np.ndarray) -> list[tuple[Tensor, int]]:
     return [(torch.from_numpy(np.flatnonzero(nodes == K)), int(K)) for K in np.unique(nodes) if K > 0]
 
 
-def _by_rule(ask: Ask, phi: Tensor, rows: Tensor, K: int) -> tuple[Ask, Tensor]:
-    """The same for some rows, by a rule of K nodes; phi is affine in y."""
+def _some(ask: Ask, phi: Tensor, rows: Tensor) -> tuple[Ask, Tensor]:
+    """The same for some rows."""
 
     def of(t: Tensor) -> Tensor:
         return t[rows] if len(t) > 1 else t
 
-    m = ask.m or 0
-    at, weights, last = gauss_rule(m, K)
-    y = torch.from_numpy(at / (m - 1)).unsqueeze(0)
-    old_y, old_phi = of(ask.y.double()), of(phi.double())
-    slope = (old_phi[:, -1:] - old_phi[:, :1]) / (old_y[:, -1:] - old_y[:, :1])
-    finer = ask._replace(
+    some = ask._replace(
         x=of(ask.x),
         a=None if ask.a is None else of(ask.a),
-        y=y,
-        b=torch.from_numpy(weights).unsqueeze(0),
+        y=of(ask.y),
+        b=of(ask.b),
         eps=of(ask.eps) if isinstance(ask.eps, Tensor) else ask.eps,
-        last=torch.from_numpy(last).unsqueeze(0),
+        last=None if ask.last is None else of(ask.last),
     )
-    return finer, old_phi[:, :1] + slope * (y - old_y[:, :1])
+    return some, of(phi)
+
+
+def _by_rule(ask: Ask, phi: Tensor, rows: Tensor, K: int) -> tuple[Ask, Tensor]:
+    """The same for some rows, by a rule of K nodes; phi is affine in y."""
+    m = ask.m or 0
+    at, weights, last = (torch.from_numpy(t).unsqueeze(0) for t in gauss_rule(m, K))
+    some, levels = _some(ask, phi, rows)
+    y, old_y, old_phi = at / (m - 1), some.y.double(), levels.double()
+    slope = (old_phi[:, -1:] - old_phi[:, :1]) / (old_y[:, -1:] - old_y[:, :1])
+    return some._replace(y=y, b=weights, last=last), old_phi[:, :1] + slope * (y - old_y[:, :1])
 
 
 # ---- ranks on a grid

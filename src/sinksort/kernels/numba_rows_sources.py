@@ -19,6 +19,7 @@ from .numba_maths import F32, F64, I32, I64
 _CELLS = 11.0  #: per sqrt(eps) of places
 _MANY = 12  #: targets from which a grid is worth its trouble
 _WORTH = 0.7  #: a grid is used where its nodes are fewer than this share of the values
+_LEAST_WIDTH = 1e-12  #: of a cell, where all values are the same
 
 
 @exact
@@ -37,10 +38,18 @@ def range_of(at: F64, n: int) -> tuple[float, float]:
 @exact
 def cells_for(n: int, K: int, low: float, high: float, eps: float) -> int:
     """How many cells a grid over the places has; 0 if the values had better stand for themselves."""
-    wanted = max(_CELLS * (high - low) / math.sqrt(eps), 8.0)
-    if K < _MANY or not high > low or not wanted < _WORTH * n - 19.0:
-        return 0
-    return padded(int(wanted) + 4) - 3
+    return 0 if K < _MANY else _worth(max(_CELLS * (high - low) / math.sqrt(eps), 8.0), n)
+
+
+@exact
+def finer_cells(cells: int, excess: float, n: int) -> int:
+    """The same after a grid of that many was off by ``excess`` times what is accepted: its order is four."""
+    return _worth((2.0 if excess < 16.0 else 4.0) * cells, n)
+
+
+@exact
+def _worth(wanted: float, n: int) -> int:
+    return padded(int(wanted) + 4) - 3 if wanted < _WORTH * n - 19.0 else 0
 
 
 @exact
@@ -88,7 +97,7 @@ def _shell_sort(values: F64, n: int, order: I32) -> None:
 @exact
 def lay_grid(low: float, high: float, cells: int, nodes: F64) -> None:
     """Nodes one cell apart, from one cell below."""
-    width = (high - low) / cells
+    width = max((high - low) / cells, _LEAST_WIDTH)
     for k in range(cells + 3):
         nodes[k] = low + width * (k - 1)
 
@@ -96,7 +105,7 @@ def lay_grid(low: float, high: float, cells: int, nodes: F64) -> None:
 @exact
 def locate(at: F64, n: int, low: float, high: float, cells: int, cell: I64, within: F32) -> None:
     """In which cell each value is, and how far."""
-    per_unit = cells / (high - low)
+    per_unit = 1.0 / max((high - low) / cells, _LEAST_WIDTH)
     for i in range(n):
         position = (at[i] - low) * per_unit
         c = min(int(position), cells - 1)
@@ -104,11 +113,11 @@ def locate(at: F64, n: int, low: float, high: float, cells: int, cell: I64, with
 
 
 @exact
-def spread(w: F32, n: int, cells: int, cell: I64, within: F32, in_cells: F32, masses: F32) -> None:
+def spread(w: F32, n: int, cells: int, cell: I64, within: F32, in_cells: F64, masses: F32) -> None:
     """Moves w to the nodes: moments of the cells first, 1, f, f^2, f^3 of how far in; then each to its four nodes.
 
     The polynomials of cubic interpolation from -1, 0, 1, 2 are -f (f - 1) (f - 2) / 6, (f + 1) (f - 1) (f - 2) / 2,
-    -(f + 1) f (f - 2) / 2 and (f + 1) f (f - 1) / 6.
+    -(f + 1) f (f - 2) / 2 and (f + 1) f (f - 1) / 6. Sums are float64, since they may be long.
     """
     in_cells[: 4 * cells] = 0.0
     for i in range(n):
@@ -119,7 +128,7 @@ def spread(w: F32, n: int, cells: int, cell: I64, within: F32, in_cells: F32, ma
         in_cells[o + 1] += w1
         in_cells[o + 2] += w2
         in_cells[o + 3] += w2 * f
-    sixth, half, third = np.float32(1.0 / 6.0), np.float32(0.5), np.float32(1.0 / 3.0)
+    sixth, half, third = 1.0 / 6.0, 0.5, 1.0 / 3.0
     masses[:] = 0.0
     for c in range(cells):
         m0, m1, m2, m3 = in_cells[4 * c], in_cells[4 * c + 1], in_cells[4 * c + 2], in_cells[4 * c + 3]
@@ -130,13 +139,13 @@ def spread(w: F32, n: int, cells: int, cell: I64, within: F32, in_cells: F32, ma
 
 
 @exact
-def hats(in_cells: F32, cells: int, out: F32) -> None:
+def hats(in_cells: F64, cells: int, out: F32) -> None:
     """Never negative: a cell's weight to its two ends, by the first two moments that ``spread`` left."""
     out[:] = 0.0
     for c in range(cells):
         m0, m1 = in_cells[4 * c], in_cells[4 * c + 1]
-        out[c + 1] += max(m0 - m1, np.float32(0.0))
-        out[c + 2] += max(m1, np.float32(0.0))
+        out[c + 1] += max(m0 - m1, 0.0)
+        out[c + 2] += max(m1, 0.0)
 
 
 @exact

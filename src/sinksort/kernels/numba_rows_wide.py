@@ -30,7 +30,17 @@ from .numba_rows_newton import (
     staircase,
 )
 from .numba_rows_read import at_best, covariances, means, pulled, tensions
-from .numba_rows_sources import cells_for, interpolate, padded, polynomials, range_of, remainder, sort_places, spread
+from .numba_rows_sources import (
+    cells_for,
+    finer_cells,
+    interpolate,
+    padded,
+    polynomials,
+    range_of,
+    remainder,
+    sort_places,
+    spread,
+)
 from .numba_rows_work import (
     AT,
     AW,
@@ -134,12 +144,13 @@ def bands(k: Work, N: int, K: int, eps: float) -> None:
 
 
 @exact
-def save(k: Work, K: int, moments: tuple[float, float, float, bool], eliminated: bool, near: bool, state64: F64,
-         state32: F32) -> None:  # fmt: skip
+def save(k: Work, K: int, moments: tuple[float, float, float, bool], eliminated: bool, near: bool, ruled: bool,
+         state64: F64, state32: F32) -> None:  # fmt: skip
     stride = padded(K)
     state64[:stride] = k.k64[H]
     state64[stride], state64[stride + 1], state64[stride + 2] = moments[0], moments[1], moments[2]
-    state64[stride + 3] = (1.0 if moments[3] else 0.0) + (2.0 if eliminated else 0.0) + (4.0 if near else 0.0)
+    flags = (1.0 if moments[3] else 0.0) + (2.0 if eliminated else 0.0) + (4.0 if near else 0.0)
+    state64[stride + 3] = flags + (8.0 if ruled else 0.0)
     state32[:stride] = k.k32[U]
     state32[stride : 2 * stride] = k.k32[INV]
 
@@ -162,7 +173,7 @@ def pull_rows(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F32, l
         answer = out[row * n : row * n + n]
         if not row_into(x, row * n, n, xs):
             answer[:] = np.nan
-            of64[stride + 2], errors[row] = np.nan, 0.0
+            of64[stride + 2], of64[stride + 3], errors[row] = np.nan, 0.0, 0.0
             continue
         if row == start or steps[0] > 0:
             targets_into(k, y, b, row * steps[0], K)
@@ -171,12 +182,13 @@ def pull_rows(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F32, l
             span = abs(k.k32[PHI, K - 1] - k.k32[PHI, 0])
         if row == start or steps[2] > 0:
             for j in range(lasts):
-                first = row * steps[2] + (3 + j) * K
-                k.last[j * stride : j * stride + K] = last[first : first + K]
+                of_last = row * steps[2] + (3 + j) * K
+                k.last[j * stride : j * stride + K] = last[of_last : of_last + K]
         if row == start or steps[4] > 0:
             weights_into(k, a, row * n, n, steps[4] > 0)
         e = np.float64(eps[row * steps[3]])
-        moments = places(xs, k.n32[AW], squash, k.k64[Y, 0], k.k64[Y, K - 1], at)
+        first, final = outermost(k, K, lasts > 0)
+        moments = places(xs, k.n32[AW], squash, first, final, at)
         W = k.W if whole or K > SAVED else of32[2 * stride :]
         low, high = range_of(at, n)
         cells = cells_for(n, K, low, high, e)
@@ -190,15 +202,22 @@ def pull_rows(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F32, l
                 for i in range(n):
                     answer[of_int[1 + i]] = read[i]
                 break
-            error = max(error, 3.0 * remainder(read, cells, k.n32[OCCUPIED]) / span)
+            off = 3.0 * remainder(read, cells, k.n32[OCCUPIED]) / span
+            error = max(error, off)
             if error <= ACCEPTED:
                 polynomials(read, cells, k.in_cells)
                 interpolate(k.in_cells, n, k.n_int[CELL], k.n32[WITHIN], answer)
                 break
-            cells = 0
+            cells = finer_cells(cells, off / ACCEPTED, n) if off > ACCEPTED else 0
         errors[row] = max(error, rule) if rule < np.inf else np.inf
         of_int[0] = cells
-        save(k, K, moments, eliminated, near, of64, of32)
+        save(k, K, moments, eliminated, near, lasts > 0, of64, of32)
+
+
+@exact
+def outermost(k: Work, K: int, ruled: bool) -> tuple[float, float]:
+    """The first and the last target: the nodes of a rule lie inside."""
+    return (0.0, 1.0) if ruled else (k.k64[Y, 0], k.k64[Y, K - 1])
 
 
 @exact
@@ -243,7 +262,7 @@ def push_rows(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, eps: F32, n
             if k.n32[AW, i] > 0.0 and not abs(xs[i]) < np.inf:
                 errors[row] = np.inf  # averages of infinite values are for the reference
         of_int[0] = 0
-        save(k, K, moments, eliminated, near, of64, of32)
+        save(k, K, moments, eliminated, near, False, of64, of32)
 
 
 @exact
@@ -312,7 +331,7 @@ def towards_places(k: Work, N: int, K: int, W: F32, saved: bool, near: bool) -> 
         store(k.n32[DIRECT], i, load(phi_0, i) + load(mean, i))
     if soft:
         complete(k.G, N, best)
-        mean[:] = k.n32[DIRECT]
+        mean[:N] = k.n32[DIRECT, :N]
     tensions(k.G, N, K, u, v, k.n32[WEIGHT], phi, phi_0, mean, lo, hi, best, soft, k.parts, k.k32[TENSION])
     if not (saved and refined(k, N, K, W, k.k_int[NEAR_ENDS] if near else k.k_int[ENDS], soft)):
         edges(k.G, N, K, k.n32[ROOT], best, u, v, lo, hi, soft, bool(0), k.Q, k.W, stride, k.k_int[ENDS],
@@ -356,7 +375,8 @@ def rows_backward(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F3
         if row == start or steps[4] > 0:
             weights_into(k, a, row * n, n, steps[4] > 0)
         e = np.float64(eps[row * steps[3]])
-        places(xs, aw, squash, k.k64[Y, 0], k.k64[Y, K - 1], at)
+        first, final = outermost(k, K, flags > 7.5)
+        places(xs, aw, squash, first, final, at)
         k.k64[H, :] = of64[:stride]
         k.k32[U, :] = of32[:stride]
         k.k32[INV, :] = of32[stride : 2 * stride]
@@ -369,7 +389,7 @@ def rows_backward(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F3
         if push:
             carry(k, n, mean, per_unit, order)
         elif cells > 0:
-            spread(given, n, cells, k.n_int[CELL], k.n32[WITHIN], k.in_cells, weight[:N])
+            spread(given, n, cells, k.n_int[CELL], k.n32[WITHIN], k.moments, weight[:N])
         else:
             for i in range(n):
                 weight[i] = given[order[i]]
@@ -378,7 +398,7 @@ def rows_backward(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F3
         gibbs(k.n64[T], k.n64[R], best, N, k.k64[Y], k.k64[H], K, lo, hi, k.in_cells, k.G)
         scale(k.G, N, K, k.n32[MASS], best, k.k32[U], lo, hi, glo, ghi, False, k.n32[V],
               k.n32[COV], k.parts, k.k32[S])  # fmt: skip
-        towards_places(k, N, K, of32[2 * stride :] if saved else k.W, saved and flags % 4.0 > 1.5, flags > 3.5)
+        towards_places(k, N, K, of32[2 * stride :] if saved else k.W, saved and flags % 4.0 > 1.5, flags % 8.0 > 3.5)
         if cells > 0:
             polynomials(k.n32[COV_2], cells, k.in_cells)
             interpolate(k.in_cells, n, k.n_int[CELL], k.n32[WITHIN], direct)

@@ -35,6 +35,7 @@ class Work(NamedTuple):
     last: F32  #: (3 K)
     small: F32  #: (9 K)
     in_cells: F32  #: (4 N)
+    moments: F64  #: (4 N)
     parts: F32  #: (2 N + 16 K)
     G: F32  #: (K N)
     Q: F32
@@ -43,18 +44,23 @@ class Work(NamedTuple):
 
 @exact
 def workspace(n: int, K: int) -> Work:
+    """What belongs to targets is zero behind them; what belongs to values or sources is written before it is read.
+
+    A grid of few nodes then touches little of what there is for as many sources as values.
+    """
     N, stride = padded(n), padded(K)
     return Work(
-        np.zeros((16, N), np.float32),
-        np.zeros((4, N), np.float64),
-        np.zeros((5, N + 16), np.int64),
+        np.empty((16, N), np.float32),
+        np.empty((4, N), np.float64),
+        np.empty((5, N + 16), np.int64),
         np.zeros((11, stride), np.float32),
         np.zeros((4, stride), np.float64),
         np.zeros((6, stride), np.int64),
         np.zeros(3 * stride, np.float32),
         np.empty(9 * stride, np.float32),
         np.empty(4 * N, np.float32),
-        np.zeros(2 * N + 16 * stride, np.float32),
+        np.empty(4 * N, np.float64),
+        np.empty(2 * N + 16 * stride, np.float32),
         np.empty(stride * N, np.float32),
         np.empty(stride * N, np.float32),
         np.empty(stride * stride, np.float32),
@@ -95,6 +101,7 @@ def targets_into(k: Work, y: F32, b: F32, first: int, K: int) -> None:
 def weights_into(k: Work, a: F32, first: int, n: int, weighted: bool) -> None:
     for i in range(n):
         k.n32[AW, i] = a[first + i] if weighted else np.float32(1.0 / n)
+    k.n32[AW, n:] = 0.0
 
 
 @exact
@@ -106,9 +113,9 @@ def sources_into(k: Work, n: int, cells: int, low: float, high: float, order: I3
         N = cells + 3
         lay_grid(low, high, cells, place)
         locate(at, n, low, high, cells, k.n_int[CELL], k.n32[WITHIN])
-        spread(aw, n, cells, k.n_int[CELL], k.n32[WITHIN], k.in_cells, mass[:N])
-        hats(k.in_cells, cells, roots[:N])
-        occupied_nodes(n, k.n_int[CELL], k.n32[OCCUPIED])
+        spread(aw, n, cells, k.n_int[CELL], k.n32[WITHIN], k.moments, mass[:N])
+        hats(k.moments, cells, roots[:N])
+        occupied_nodes(n, k.n_int[CELL], k.n32[OCCUPIED, :N])
         return N
     N = padded(n)
     for i in range(n):
