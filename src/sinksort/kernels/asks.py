@@ -5,10 +5,13 @@ squash, solve, read. With targets y_j of weight b_j, K of them, the plan of a ro
 
     p_ij  =  b_j exp(gamma_j - (y_j - x~_i)^2 / eps) / (the same summed over j),       sum_i a_i p_ij = b_j,
 
-and there are two ways to read it:
+and there are three ways to read it:
 
-    pull:   out_i = sum_j p_ij phi_j              (ranks, memberships)       (R, n)
-    push:   out_j = sum_i a_i p_ij x_i / b_j      (sorted values, quantiles) (R, K)
+    pull:   out_i  = sum_j p_ij phi_j              (ranks, memberships)       (R, n)
+    push:   out_j  = sum_i a_i p_ij x_i / b_j      (sorted values, quantiles) (R, K)
+    logs:   out_ij = log p_ij                      (permutations)             (R, n, K)
+
+Logarithms are those of the exponents, so they stay finite where p_ij underflows; a slot without a target has -inf.
 
 **Gradients.** Let w_i phi_j be the cotangent of p_ij: for pull, w is the cotangent of the answer; for push, w_i =
 a_i x_i and phi_j = c_j / b_j with c the cotangent of the answer (and x_i itself receives sum_j a_i p_ij c_j / b_j).
@@ -20,6 +23,16 @@ With
 the cotangent of x~_i is (2 / eps) (w_i Cov_i(phi, y) - a_i Cov_i(lambda, y)), covariances under p_i. The derivation:
 p_ij changes by p_ij (dgamma_j + 2 (y_j - x~_i) dx~_i / eps - its mean over j), and dgamma is what keeps the columns:
 L dgamma = -(2 / eps) sum_i a_i p_ij (y_j - E_i y) dx~_i.
+
+For logs, let C_ij be the cotangent of log p_ij, which changes by dgamma_j + 2 (y_j - E_i y) dx~_i / eps - E_i dgamma.
+The loss then changes by
+
+    sum_ij G_ij (dgamma_j + 2 y_j dx~_i / eps),       G_ij = C_ij - p_ij sum_k C_ik       (zero in total over j),
+
+so t_j = sum_i G_ij, and with lambda = L^+ t as above the cotangent of x~_i is
+(2 / eps) (sum_j G_ij y_j - a_i Cov_i(lambda, y)). (With C_ij = p_ij w_i phi_j this is pull.) But t need not be small
+where the plan is: a pair that the plan hardly joins has a logarithm like any other, and lambda becomes as large as
+1 / p. As in ``semidual``, links weaker than 1e-13 of what a target weighs are none.
 
 **Digits.** a and b are float32, but for masks and quantiles, where they are float64: where nearly all of a row is
 clearly in or clearly out, its gradient hangs on the ninth digit of k / n.
@@ -52,9 +65,9 @@ class Ask(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """Of ``pull`` or ``push``."""
+    """Of ``pull``, ``push`` or ``logs``."""
 
-    out: Tensor  #: (R, n) in the dtype of x, or (R, K) float32
+    out: Tensor  #: (R, n) in the dtype of x, or (R, K) or (R, n, K) float32
     state: Tensor  #: (R, S) what the backward pass needs, in a layout of the kernel's own
     error: Tensor  #: (R,) float32: estimated error of rule, grid and solver, as a fraction of n or of the range
 
@@ -80,3 +93,15 @@ class Kernels(Protocol):
 
     def push_backward(self, ask: Ask, state: Tensor, c: Tensor) -> Tensor:
         """The cotangent of x from c (R, K) float32."""
+
+
+class ShortKernels(Kernels, Protocol):
+    """Of short rows, which can be read in the third way too: n and K are at most 128, and the targets are no rule."""
+
+    def logs_layout(self, ask: Ask) -> tuple[int, torch.dtype]:
+        """``state_layout`` of ``logs``."""
+
+    def logs(self, ask: Ask) -> Answer: ...
+
+    def logs_backward(self, ask: Ask, state: Tensor, C: Tensor) -> Tensor:
+        """The cotangent of x from C (R, n, K) float32."""

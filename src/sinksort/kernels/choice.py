@@ -17,7 +17,7 @@ from torch.autograd import forward_ad
 from ..costs import Cost
 from ..solvers import Newton, Solver
 from ..squash import INCREASING_MAPS, Squash
-from .asks import Ask, Kernels
+from .asks import Ask, Kernels, ShortKernels
 
 BACKENDS = ("auto", "torch", "triton", "numba")
 
@@ -30,6 +30,9 @@ _FILES = {"numba": ("numba_rows", "numba_long"), "triton": ("triton_rows", "trit
 _HINTS = {"numba": "install it with pip install 'sinksort[cpu]'", "triton": "it comes with torch for CUDA on Linux"}
 _REACHED = 1e-5  #: marginal error that kernels always come below
 _SHARP = 5e-3  #: least entropy of sorts and selections of short rows in single precision
+MOST_LOGS = 128  #: values of rows whose plans are answered as such
+#: Kernels of ``logs`` that have run in Triton's interpreter only, on no GPU yet: who wants them asks by name.
+_UNTRIED = ("triton",)
 _VERY_SHORT = 20  #: values of rows that Numba's kernels work on sixteen at a time
 _SINGLE = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -64,6 +67,11 @@ def kernels_named(name: str, ask: Ask) -> Kernels:
     short, long = _FILES[name]
     most = _SHORT_OF_TWO if name == "numba" and of_two(ask) else _SHORT
     return _module(long if ask.x.shape[-1] > most or _one_by_one(name, ask) else short)
+
+
+def short_kernels(name: str) -> ShortKernels:
+    """Those that know ``logs``."""
+    return cast("ShortKernels", _module(_FILES[name][0]))
 
 
 def _one_by_one(name: str, ask: Ask) -> bool:
@@ -132,6 +140,20 @@ def able(name: str, ask: Ask, backend: str) -> bool:
         if not few and ask.x.shape[-1] > _SHORT:
             return not _refused("a compiled program takes fewer targets for rows as long as these", backend)
     elif _refused(kernels_named(name, ask).unable(ask), backend):
+        return False
+    _remember(name)
+    return True
+
+
+def able_of_logs(name: str, ask: Ask, backend: str) -> bool:
+    """``able`` for ``logs``."""
+    n = ask.x.shape[-1]
+    if name in _UNTRIED and backend == "auto":
+        return False
+    if _refused(f"its kernels say where at most {MOST_LOGS} values go, and there are {n}" if n > MOST_LOGS else None,
+                backend):  # fmt: skip
+        return False
+    if not torch.compiler.is_compiling() and _refused(short_kernels(name).unable(ask), backend):
         return False
     _remember(name)
     return True

@@ -18,6 +18,7 @@ from .choice import of_two, sharp
 from .numba_maths import F32, F64, SQUASH_CODES
 from .numba_rows_few import FEW
 from .numba_rows_lanes import SHORT
+from .numba_rows_logs import logs_rows, logs_rows_backward, logs_state
 from .numba_rows_many_pull import MODERATE, many_backward, many_layout, pull_many
 from .numba_rows_select import SIZE, few_backward, pull_few, push_few
 from .numba_rows_short import pull_short, push_short, short_backward, short_state
@@ -30,7 +31,7 @@ from .numba_tasks import run
 FINAL = False  #: a row that could not be answered says so in its error
 
 _MOST_VALUES, _MOST_TARGETS = 1 << 15, 1 << 10  #: beyond which scratch no longer fits any cache
-_PRICE = 3.0  #: nanoseconds that a row takes, over n K
+_PRICE, _PRICE_OF_LOGS = 3.0, 10.0  #: nanoseconds that a row takes, over n K
 _SOFT = 3.0  #: n^2 eps from which most of the weight is not where the hard sort puts it
 _NOTHING: F32 = np.zeros(0, np.float32)
 _NO_WEIGHTS: F64 = np.zeros(0)
@@ -99,6 +100,26 @@ def pull_backward(ask: Ask, phi: Tensor, state: Tensor, w: Tensor) -> Tensor:
 
 def push_backward(ask: Ask, state: Tensor, c: Tensor) -> Tensor:
     return _backward(ask, c, state, None)
+
+
+def logs_layout(ask: Ask) -> tuple[int, torch.dtype]:
+    return int(logs_state(ask.x.shape[-1], ask.y.shape[-1])[2]), torch.float32
+
+
+def logs(ask: Ask) -> Answer:
+    (R, n), K = ask.x.shape, ask.y.shape[-1]
+    out, state = np.empty((R, n, K), np.float32), np.empty((R, logs_layout(ask)[0]), np.float32)
+    error = np.empty(R, np.float32)
+    given = _inputs(ask, weighted=True)
+    run(logs_rows, R, _PRICE_OF_LOGS * R * n * K, *given, out.reshape(-1), state.reshape(-1), error)
+    return Answer(torch.from_numpy(out), torch.from_numpy(state), torch.from_numpy(error))
+
+
+def logs_backward(ask: Ask, state: Tensor, C: Tensor) -> Tensor:
+    (R, n), K = ask.x.shape, ask.y.shape[-1]
+    grad, given = np.empty((R, n), np.float32), _inputs(ask, weighted=True)
+    run(logs_rows_backward, R, _PRICE_OF_LOGS * R * n * K, *given, _flat(C), grad.reshape(-1), _flat(state))
+    return _like(grad, ask.x)
 
 
 def _backward(ask: Ask, phi: Tensor, state: Tensor, w: Tensor | None) -> Tensor:
@@ -192,8 +213,11 @@ def _columns(ask: Ask) -> int:
     return TWO_SIZE if _alone(ask) else _state_size(ask.x.shape[-1], ask.y.shape[-1], ask.m)
 
 
-def _inputs(ask: Ask) -> _Given:
-    """What all kernels are given first: x, a, y, b, eps, n, K, squash and the steps from row to row."""
+def _inputs(ask: Ask, weighted: bool = False) -> _Given:
+    """What all kernels are given first: x, a, y, b, eps, n, K, squash and the steps from row to row.
+
+    ``weighted``: a is wanted for two targets as well, whose own kernels have it from ``_weights``.
+    """
     R, n = ask.x.shape
     y, b = ask.y, ask.b
     K = y.shape[-1]
@@ -201,7 +225,7 @@ def _inputs(ask: Ask) -> _Given:
         y, b = y.expand(R, K), b.expand(R, K)
     eps = _flat(ask.eps) if isinstance(ask.eps, Tensor) else _eps(ask.eps)
     steps = (K if len(y) > 1 else 0, 0, 0, 1 if len(eps) > 1 else 0, 0 if ask.a is None else n)
-    a = _NOTHING if ask.a is None or _alone(ask) else _flat(ask.a)  # see ``_weights``
+    a = _NOTHING if ask.a is None or (_alone(ask) and not weighted) else _flat(ask.a)
     return _flat(ask.x), a, _flat(y), _flat(b), eps, n, K, SQUASH_CODES[ask.squash], steps
 
 

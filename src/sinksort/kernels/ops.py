@@ -1,9 +1,11 @@
 """Fused kernels as operators of torch: gradients, rows that a kernel could not do, and what compilers see.
 
 Eager programs call an ``autograd.Function``, which costs a third of a registered operator's time; traced ones
-(``torch.compile``, ``torch.func``, export) see ``sinksort::pull`` and ``sinksort::push``, registered with
-``torch.library``. Both run the same code. A backward pass that is itself to be differentiated goes by way of the
-reference.
+(``torch.compile``, ``torch.func``, export) see ``sinksort::pull``, ``sinksort::push`` and ``sinksort::logs``,
+registered with ``torch.library``. Both run the same code. A backward pass that is itself to be differentiated goes by
+way of the reference.
+
+Which way a plan is read is a name below, ``read``; phi is there for "pull" only.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from ..refine import accepted_error
 from ..solvers._common import host_may_look
 from . import reference
 from .asks import Answer, Ask, Kernels
-from .choice import kernels_named
+from .choice import kernels_named, short_kernels
 
 _ACCEPTED = accepted_error(torch.float32)
 
@@ -29,7 +31,7 @@ def pull(ask: Ask, phi: Tensor, name: str) -> Tensor:
     if tracing():
         out: Tensor = _pull_op(*_flat(ask), phi, name)[0]
         return out
-    return _differentiable(ask, phi, name)
+    return _differentiable("pull", ask, phi, name)
 
 
 def push(ask: Ask, name: str) -> Tensor:
@@ -37,40 +39,59 @@ def push(ask: Ask, name: str) -> Tensor:
     if tracing():
         out: Tensor = _push_op(*_flat(ask), name)[0]
         return out
-    return _differentiable(ask, None, name)
+    return _differentiable("push", ask, None, name)
+
+
+def logs(ask: Ask, name: str) -> Tensor:
+    """(R, n, K) float32: logarithms of the share of each value that goes to each target."""
+    if tracing():
+        out: Tensor = _logs_op(*_flat(ask), name)[0]
+        return out
+    return _differentiable("logs", ask, None, name)
 
 
 # ---- running a kernel, and mending its answer
 
+_REFERENCE: dict[str, Callable[..., Tensor]] = {
+    "pull": reference.pulled,
+    "push": reference.pushed,
+    "logs": reference.logs,
+}
 
-def _run(ask: Ask, phi: Tensor | None, name: str) -> tuple[Answer, Tensor | None]:
+
+def _kernels(read: str, ask: Ask, name: str) -> Kernels:
+    return short_kernels(name) if read == "logs" else kernels_named(name, ask)
+
+
+def _with(phi: Tensor | None) -> tuple[Tensor, ...]:
+    return () if phi is None else (phi,)
+
+
+def _run(read: str, ask: Ask, phi: Tensor | None, name: str) -> tuple[Answer, Tensor | None]:
     """The answer, and which of its rows are the reference's."""
-    kernels = kernels_named(name, ask)
-    answer = kernels.push(ask) if phi is None else kernels.pull(ask, phi)
+    kernels = _kernels(read, ask, name)
+    answer: Answer = getattr(kernels, read)(ask, *_with(phi))
     if kernels.FINAL:
         return answer, None
     if not host_may_look(answer.error):
-        fine = (answer.error <= _ACCEPTED).unsqueeze(-1)  # nobody can look: rather no answer than a wrong one
+        fine = answer.error <= _ACCEPTED  # nobody can look: rather no answer than a wrong one
+        fine = fine.reshape(-1, *[1] * (answer.out.ndim - 1))
         return answer._replace(out=torch.where(fine, answer.out, torch.nan)), None
     late = _late(answer.error)
     if late is not None:
         few, few_phi = _chosen(ask, phi, late)
         with torch.no_grad():
-            answer.out[late] = _by_reference(few, few_phi).to(answer.out.dtype)
+            answer.out[late] = _REFERENCE[read](few, *_with(few_phi)).to(answer.out.dtype)
     return answer, late
 
 
 def _run_backward(
-    ask: Ask, phi: Tensor | None, name: str, state: Tensor, late: Tensor | None, cotangent: Tensor
+    read: str, ask: Ask, phi: Tensor | None, name: str, state: Tensor, late: Tensor | None, cotangent: Tensor
 ) -> Tensor:
-    kernels: Kernels = kernels_named(name, ask)
-    if phi is None:
-        grad = kernels.push_backward(ask, state, cotangent)
-    else:
-        grad = kernels.pull_backward(ask, phi, state, cotangent)
+    grad: Tensor = getattr(_kernels(read, ask, name), f"{read}_backward")(ask, *_with(phi), state, cotangent)
     if late is not None:
         few, few_phi = _chosen(ask, phi, late)
-        grad[late] = _reference_gradient(few, few_phi, cotangent[late], create_graph=False)
+        grad[late] = _reference_gradient(read, few, few_phi, cotangent[late], create_graph=False)
     return grad
 
 
@@ -89,14 +110,10 @@ def _chosen(ask: Ask, phi: Tensor | None, rows: Tensor) -> tuple[Ask, Tensor | N
     return few, of(phi)
 
 
-def _by_reference(ask: Ask, phi: Tensor | None) -> Tensor:
-    return reference.pushed(ask) if phi is None else reference.pulled(ask, phi)
-
-
-def _reference_gradient(ask: Ask, phi: Tensor | None, cotangent: Tensor, create_graph: bool) -> Tensor:
+def _reference_gradient(read: str, ask: Ask, phi: Tensor | None, cotangent: Tensor, create_graph: bool) -> Tensor:
     with torch.enable_grad():
         x = ask.x if create_graph else ask.x.detach().requires_grad_()
-        out = _by_reference(ask._replace(x=x), phi)
+        out = _REFERENCE[read](ask._replace(x=x), *_with(phi))
         (grad,) = torch.autograd.grad(out, x, cotangent.to(out.dtype), create_graph=create_graph)
     return grad
 
@@ -106,29 +123,29 @@ def _reference_gradient(ask: Ask, phi: Tensor | None, cotangent: Tensor, create_
 
 class _Read(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, ask: Ask, phi: Tensor | None, name: str) -> Tensor:
-        answer, late = _run(ask, phi, name)
-        ctx.given = ask, phi, name, answer.state, late
+    def forward(ctx: Any, x: Tensor, read: str, ask: Ask, phi: Tensor | None, name: str) -> Tensor:
+        answer, late = _run(read, ask, phi, name)
+        ctx.given = read, ask, phi, name, answer.state, late
         ctx.save_for_backward(x)
         return answer.out
 
     @staticmethod
-    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None, None, None]:
-        ask, phi, name, state, late = ctx.given
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None, None, None, None]:
+        read, ask, phi, name, state, late = ctx.given
         (x,) = ctx.saved_tensors  # says so if it was written over since
         if torch.is_grad_enabled():  # somebody will differentiate this again
-            grad = _reference_gradient(ask._replace(x=x), phi, cotangent, create_graph=True)
+            grad = _reference_gradient(read, ask._replace(x=x), phi, cotangent, create_graph=True)
         else:
-            grad = _run_backward(ask, phi, name, state, late, cotangent)
-        return grad, None, None, None
+            grad = _run_backward(read, ask, phi, name, state, late, cotangent)
+        return grad, None, None, None, None
 
 
-def _differentiable(ask: Ask, phi: Tensor | None, name: str) -> Tensor:
+def _differentiable(read: str, ask: Ask, phi: Tensor | None, name: str) -> Tensor:
     if torch.is_grad_enabled() and ask.x.requires_grad:
         x = ask.x
-        out: Tensor = _Read.apply(x, ask._replace(x=x.detach()), phi, name)  # type: ignore[no-untyped-call]
+        out: Tensor = _Read.apply(x, read, ask._replace(x=x.detach()), phi, name)  # type: ignore[no-untyped-call]
         return out
-    return _run(ask, phi, name)[0].out
+    return _run(read, ask, phi, name)[0].out
 
 
 # ---- traced
@@ -161,7 +178,7 @@ def _pull_op(
     phi: Tensor,
     name: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return _run(_ask(x, a, y, b, last, eps, eps_rows, squash, m), phi, name)[0]
+    return _run("pull", _ask(x, a, y, b, last, eps, eps_rows, squash, m), phi, name)[0]
 
 
 @torch.library.custom_op("sinksort::push", mutates_args=())
@@ -177,7 +194,23 @@ def _push_op(
     m: int | None,
     name: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return _run(_ask(x, a, y, b, last, eps, eps_rows, squash, m), None, name)[0]
+    return _run("push", _ask(x, a, y, b, last, eps, eps_rows, squash, m), None, name)[0]
+
+
+@torch.library.custom_op("sinksort::logs", mutates_args=())
+def _logs_op(
+    x: Tensor,
+    a: Tensor | None,
+    y: Tensor,
+    b: Tensor,
+    last: Tensor | None,
+    eps: float,
+    eps_rows: Tensor | None,
+    squash: str | None,
+    m: int | None,
+    name: str,
+) -> tuple[Tensor, Tensor, Tensor]:
+    return _run("logs", _ask(x, a, y, b, last, eps, eps_rows, squash, m), None, name)[0]
 
 
 @torch.library.custom_op("sinksort::read_backward", mutates_args=())
@@ -192,24 +225,15 @@ def _backward_op(
     squash: str | None,
     m: int | None,
     phi: Tensor | None,
+    read: str,
     name: str,
     state: Tensor,
     error: Tensor,
     cotangent: Tensor,
 ) -> Tensor:
     ask = _ask(x, a, y, b, last, eps, eps_rows, squash, m)
-    late = None if kernels_named(name, ask).FINAL or not host_may_look(error) else _late(error)
-    return _run_backward(ask, phi, name, state, late, cotangent)
-
-
-@_pull_op.register_fake
-def _(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
-    return _shapes(_ask(*args[:9]), args[10], pulls=True)
-
-
-@_push_op.register_fake
-def _(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
-    return _shapes(_ask(*args[:9]), args[9], pulls=False)
+    late = None if _kernels(read, ask, name).FINAL or not host_may_look(error) else _late(error)
+    return _run_backward(read, ask, phi, name, state, late, cotangent)
 
 
 @_backward_op.register_fake
@@ -217,42 +241,47 @@ def _(*args: Any) -> Tensor:
     return args[0].new_empty(args[0].shape)  # type: ignore[no-any-return]
 
 
-def _shapes(ask: Ask, name: str, pulls: bool) -> tuple[Tensor, Tensor, Tensor]:
-    R, K = len(ask.x), ask.y.shape[-1]
-    out = ask.x.new_empty(ask.x.shape) if pulls else ask.x.new_empty(R, K, dtype=torch.float32)
-    # The layout of a state is a matter of whole numbers: a program is compiled anew for each length of rows.
-    n, m = int(ask.x.shape[-1]), None if ask.m is None else int(ask.m)
-    sizes = ask._replace(x=torch.empty(1, n, device="meta"), y=torch.empty(1, int(K), device="meta"), m=m)
-    columns, dtype = kernels_named(name, sizes).state_layout(sizes)
-    return out, ask.x.new_empty(R, columns, dtype=dtype), ask.x.new_empty(R, dtype=torch.float32)
+def _shapes(read: str) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
+    def fake(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
+        ask, name = _ask(*args[:9]), args[-1]
+        R, n, K = *ask.x.shape, ask.y.shape[-1]
+        out = (
+            ask.x.new_empty(R, n)
+            if read == "pull"
+            else ask.x.new_empty((R, K) if read == "push" else (R, n, K), dtype=torch.float32)
+        )
+        # The layout of a state is a matter of whole numbers: a program is compiled anew for each length of rows.
+        m = None if ask.m is None else int(ask.m)
+        sizes = ask._replace(x=torch.empty(1, int(n), device="meta"), y=torch.empty(1, int(K), device="meta"), m=m)
+        layout = short_kernels(name).logs_layout if read == "logs" else kernels_named(name, sizes).state_layout
+        columns, dtype = layout(sizes)
+        return out, ask.x.new_empty(R, columns, dtype=dtype), ask.x.new_empty(R, dtype=torch.float32)
+
+    return fake
 
 
-def _setup(count: int) -> Callable[..., None]:
-    """``count``: how many arguments the operator has; the last ones are phi, if it pulls, and the name."""
-
+def _setup(read: str) -> Callable[..., None]:
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-        tensors = [*inputs[:5], inputs[6], inputs[9] if count == 11 else None]
+        tensors = [*inputs[:5], inputs[6], inputs[9] if read == "pull" else None]
         ctx.save_for_backward(*tensors, output[1], output[2])
         ctx.eps, ctx.squash, ctx.m, ctx.kernels = inputs[5], inputs[7], inputs[8], inputs[-1]
 
     return setup_context
 
 
-def _backward(count: int) -> Callable[..., tuple[Tensor | None, ...]]:
+def _backward(read: str) -> Callable[..., tuple[Tensor | None, ...]]:
+    others = (None,) * (10 if read == "pull" else 9)  # arguments besides x
+
     def backward(ctx: Any, cotangent: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
         x, a, y, b, last, rows, phi, state, error = ctx.saved_tensors
         given = x, a, y, b, last, ctx.eps, rows, ctx.squash, ctx.m
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            grad = _reference_gradient(_ask(*given), phi, cotangent, create_graph=True)
+            grad = _reference_gradient(read, _ask(*given), phi, cotangent, create_graph=True)
         else:
-            grad = _backward_op(*given, phi, ctx.kernels, state, error, cotangent)
-        return (grad, *(None,) * (count - 1))
+            grad = _backward_op(*given, phi, read, ctx.kernels, state, error, cotangent)
+        return (grad, *others)
 
     return backward
-
-
-for _op, _count in ((_pull_op, 11), (_push_op, 10)):
-    _op.register_autograd(_backward(_count), setup_context=_setup(_count))
 
 
 def _rows_of(info: Any, in_dims: tuple[int | None, ...], args: tuple[Any, ...]) -> list[Any]:
@@ -279,5 +308,8 @@ def _vmapped(op: Any, several: bool) -> Callable[..., tuple[Any, Any]]:
     return rule
 
 
-for _op, _several in ((_pull_op, True), (_push_op, True), (_backward_op, False)):
-    _op.register_vmap(_vmapped(_op, _several))
+for _name, _op in (("pull", _pull_op), ("push", _push_op), ("logs", _logs_op)):
+    _op.register_fake(_shapes(_name))
+    _op.register_autograd(_backward(_name), setup_context=_setup(_name))
+    _op.register_vmap(_vmapped(_op, True))
+_backward_op.register_vmap(_vmapped(_backward_op, False))

@@ -12,15 +12,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._checks import require_floating, require_non_negative
+from .._checks import require_floating, require_non_negative, values_readable
 from ..costs import Cost
 from ..problem import as_rows, entropy_number, existing, like_rows, target_rows
 from ..solvers import Solver
 from ..squash import Squash
 from . import ops
 from .asks import Ask
-from .choice import able, chosen, refuse, too_sharp
+from .choice import able, able_of_logs, chosen, refuse, too_sharp
 from .tables import MOST_TARGETS, Targets, default_targets, membership_targets, nodes_in_place_of
+
+_FAINT = 1e-12  #: share of a target, of which only the reference tells from where it would get it
 
 
 def ranks(
@@ -151,7 +153,107 @@ def quantiles(
     return None if out is None else out[:, 1].reshape(shape[:-1]).to(x.dtype)
 
 
+def log_plans(
+    x: Tensor,
+    *,
+    dim: int,
+    descending: bool,
+    weights: Tensor | None,
+    mask: Tensor | None,
+    targets: Tensor | None,
+    target_weights: Tensor | None,
+    num_targets: int | None,
+    eps: float | Tensor,
+    cost: Cost,
+    squash: Squash,
+    solver: Solver,
+    backend: str,
+) -> Tensor | None:
+    """(..., n, m) float32: log of the share of each value that goes to each target, ``dim`` last; -inf for padding."""
+    found = _log_shares(x, dim, descending, weights, mask, targets, target_weights, num_targets, eps, cost, squash,
+                        solver, backend)  # fmt: skip
+    if found is None:
+        return None
+    log_p, _, live = found
+    return _from_the_top(log_p, live, descending, -torch.inf)
+
+
+def permutations(
+    x: Tensor,
+    *,
+    dim: int,
+    descending: bool,
+    weights: Tensor | None,
+    mask: Tensor | None,
+    targets: Tensor | None,
+    target_weights: Tensor | None,
+    num_targets: int | None,
+    eps: float | Tensor,
+    cost: Cost,
+    squash: Squash,
+    solver: Solver,
+    backend: str,
+) -> Tensor | None:
+    """(..., m, n): P_ji = a_i p_ij / b_j, normalised over the values; padding is 0."""
+    found = _log_shares(x, dim, descending, weights, mask, targets, target_weights, num_targets, eps, cost, squash,
+                        solver, backend)  # fmt: skip
+    if found is None:
+        return None
+    log_p, a, live = found
+    if live is not None:  # any number in place of -inf, which would be no distribution
+        log_p = torch.where(torch.arange(log_p.shape[-1], device=x.device) < live, log_p, 0.0)
+    if a is not None:
+        log_p = log_p + a.log().reshape(*log_p.shape[:-1], 1)
+    return _from_the_top(torch.softmax(log_p, dim=-2), live, descending, 0.0).mT.to(x.dtype)
+
+
 # ---- parts
+
+
+def _log_shares(
+    x: Tensor,
+    dim: int,
+    descending: bool,
+    weights: Tensor | None,
+    mask: Tensor | None,
+    targets: Tensor | None,
+    target_weights: Tensor | None,
+    num_targets: int | None,
+    eps: float | Tensor,
+    cost: Cost,
+    squash: Squash,
+    solver: Solver,
+    backend: str,
+) -> tuple[Tensor, Tensor | None, Tensor | None] | None:
+    """log p (..., n, m), targets increasing; weights (R, n); where targets are padded, how many are not (..., 1, 1)."""
+    name = chosen(x, eps, cost, squash, solver, backend, weights, targets, target_weights)
+    if name is None:
+        return None
+    rows = as_rows(x, dim)
+    at = _targets(x, rows, dim, mask, targets, target_weights, num_targets, descending, backend)
+    if at is None:
+        return None
+    if target_weights is not None and not (values_readable(at.b) and bool((at.b > _FAINT).all())):
+        refuse(
+            f"its kernels say from where targets get what they get if each is seen to weigh {_FAINT:g} or more", backend
+        )
+        return None
+    ask, kept = _ask(x, rows, dim, weights, mask, at, eps, squash)
+    if ask is None or not able_of_logs(name, ask, backend):
+        return None
+    log_p = ops.logs(ask, name).reshape(*rows.shape, -1)
+    padded = kept is not None and targets is None and target_weights is None and num_targets is None
+    return log_p, ask.a, kept.sum(-1)[..., None, None] if kept is not None and padded else None
+
+
+def _from_the_top(t: Tensor, live: Tensor | None, descending: bool, nothing: float) -> Tensor:
+    """(..., n, m): the last targets first when descending, padding last."""
+    if live is None:
+        return t.flip(-1) if descending else t
+    at = torch.arange(t.shape[-1], device=t.device)
+    if descending:
+        t = t.gather(-1, (live - 1 - at).clamp(min=0).expand(t.shape))
+    return torch.where(at < live, t, nothing)
 
 
 def _count(rows: Tensor, num_targets: int | None) -> int:

@@ -39,6 +39,19 @@ def pushed(ask: Ask) -> Tensor:
     return _plan(ask).sorted().float()
 
 
+def logs(ask: Ask) -> Tensor:
+    """``Kernels.logs`` in float32, differentiable in x."""
+    return torch.where((ask.b > 0).unsqueeze(-2), log_shares(_plan(ask)), -torch.inf).float()
+
+
+def log_shares(plan: Plan) -> Tensor:
+    """log p (..., n, m), rows in the order of x, targets increasing: of all exponents, however small p is."""
+    p, (f0, g0) = plan.problem, plan.start
+    M = (p.cost - f0.unsqueeze(-1) - g0.unsqueeze(-2)) / p.eps
+    log_p = torch.log_softmax((plan.gamma + plan.log_b).unsqueeze(-2) - M, dim=-1)
+    return log_p if p.inverse is None else log_p.gather(-2, p.inverse.unsqueeze(-1).expand(log_p.shape))
+
+
 def _plan(ask: Ask) -> Plan:
     """The plan of all values and the given targets, in float64."""
     values = ask.x.double()

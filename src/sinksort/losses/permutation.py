@@ -13,7 +13,10 @@ from torch import Tensor
 from .._checks import values_readable
 from ..costs import Cost
 from ..kantorovich import kantorovich_rank
+from ..kernels import reads
+from ..kernels.reference import log_shares
 from ..operators import DEFAULT_SOLVER, transport
+from ..operators.sorting import full_precision
 from ..solvers import Solver
 from ..squash import Squash
 from ._common import Reduction, any_entry, as_mask, live_count, reduce, require_rows, require_same_shape
@@ -52,21 +55,45 @@ def permutation_cross_entropy(
     True
     """
     ranks, kept = _checked(scores, ranks, mask)
-    plan = transport(scores, mask=kept, eps=eps, cost=cost, squash=squash, solver=solver)
-    log_p = torch.log_softmax((plan.gamma + plan.log_b).unsqueeze(-2) - plan.M, dim=-1)  # rows in sorted order
-    inverse = plan.problem.inverse
-    if inverse is not None:
-        log_p = log_p.gather(-2, inverse.unsqueeze(-1).expand(log_p.shape))
-    wanted = ranks.to(log_p.dtype).clamp(min=1.0)
-    below = wanted.floor()
-    share_above = (wanted - below).unsqueeze(-1)
-    at = torch.stack([below, wanted.ceil()], dim=-1).long() - 1
-    shares = torch.cat([1.0 - share_above, share_above], dim=-1)
-    loss = -(shares * log_p.gather(-1, at)).sum(-1)
+    log_p = _log_shares(scores, kept, eps, cost, squash, solver)
+    if ranks.is_floating_point():
+        wanted = ranks.to(log_p.dtype).clamp(min=1.0)
+        below = wanted.floor()
+        share_above = (wanted - below).unsqueeze(-1)
+        at = torch.stack([below, wanted.ceil()], dim=-1).long() - 1
+        shares = torch.cat([1.0 - share_above, share_above], dim=-1)
+        loss = -(shares * log_p.gather(-1, at)).sum(-1)
+    else:
+        loss = -log_p.gather(-1, (ranks.long() - 1).clamp(min=0).unsqueeze(-1)).squeeze(-1)
     if kept is not None:
         loss = torch.where(kept, loss, 0.0)
     loss = (loss.sum(-1) / live_count(loss, kept).squeeze(-1).clamp(min=1.0)).to(scores.dtype)
     return reduce(loss, reduction, weights, any_entry(kept))
+
+
+@full_precision
+def _log_shares(
+    scores: Tensor, mask: Tensor | None, eps: float | Tensor, cost: Cost, squash: Squash, solver: Solver
+) -> Tensor:
+    """(..., n, n) log of the probability that an item has a rank: float32 by kernels, float64 by the reference."""
+    fused = reads.log_plans(
+        scores,
+        dim=-1,
+        descending=False,
+        weights=None,
+        mask=mask,
+        targets=None,
+        target_weights=None,
+        num_targets=None,
+        eps=eps,
+        cost=cost,
+        squash=squash,
+        solver=solver,
+        backend="auto",
+    )
+    if fused is not None:
+        return fused
+    return log_shares(transport(scores, mask=mask, eps=eps, cost=cost, squash=squash, solver=solver))
 
 
 def permutation_accuracy(

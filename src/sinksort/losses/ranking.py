@@ -53,12 +53,16 @@ _Places: TypeAlias = Callable[[Tensor, Tensor | None], Tensor]
 
 def _soft(eps: float | Tensor, cost: Cost, squash: Squash, solver: Solver) -> _Places:
     def places(scores: Tensor, mask: Tensor | None) -> Tensor:
-        return soft_permutation(scores, descending=True, mask=mask, eps=eps, cost=cost, squash=squash, solver=solver)
+        # Half precision would round the answer; single precision is what fused kernels take, and enough.
+        scores = scores if scores.dtype == torch.float64 else scores.float()
+        P = soft_permutation(scores, descending=True, mask=mask, eps=eps, cost=cost, squash=squash, solver=solver)
+        return P.to(wide_dtype(scores.device))
 
     return places
 
 
 def _hard(scores: Tensor, mask: Tensor | None) -> Tensor:
+    scores = scores.to(wide_dtype(scores.device))
     there = torch.ones_like(scores, dtype=torch.bool) if mask is None else mask
     scores = torch.where(there, scores, 0.0)
     other, mine = scores.unsqueeze(-2), scores.unsqueeze(-1)
@@ -104,7 +108,9 @@ def _average_precision(
 
 
 def _reciprocal_rank(places: _Places, scores: Tensor, relevance: Tensor, k: int | None, mask: Tensor | None) -> Tensor:
-    relevance, P = _posed(places, scores, relevance, k, mask)
+    require_rows(scores, "scores")
+    # Below, sums of probabilities end at 1, and so do their gradients: single precision would often miss where.
+    relevance, P = _posed(places, scores.to(wide_dtype(scores.device)), relevance, k, mask)
     relevant = (relevance > 0).to(P.dtype)
     _, below = _elsewhere(P)
     # At a position there is one item at most: the probabilities add up, and their sum is 1 at most.
@@ -131,7 +137,7 @@ def _posed(
             f"relevance must be non-negative (0 is irrelevant), but its smallest entry is {relevance.min().item():g}; "
             "shift the grades, or leave items out with mask=."
         )
-    P = places(scores.to(wide), kept)
+    P = places(scores, kept)
     return relevance, P if kept is None else torch.where(kept.unsqueeze(-2), P, 0.0)
 
 

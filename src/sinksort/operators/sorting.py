@@ -268,6 +268,7 @@ def soft_permutation(
     cost: Cost = 2,
     squash: Squash = "sigmoid",
     solver: Solver = DEFAULT_SOLVER,
+    backend: str = "auto",
 ) -> Tensor:
     """The soft permutation matrix (..., m, n): rows sum to one, and ``soft_permutation(x) @ x`` is ``soft_sort(x)``.
 
@@ -279,6 +280,23 @@ def soft_permutation(
             [0., 0., 1.],
             [1., 0., 0.]])
     """
+    fused = reads.permutations(
+        x,
+        dim=dim,
+        descending=descending,
+        weights=weights,
+        mask=mask,
+        targets=targets,
+        target_weights=target_weights,
+        num_targets=num_targets,
+        eps=eps,
+        cost=cost,
+        squash=squash,
+        solver=solver,
+        backend=backend,
+    )
+    if fused is not None:
+        return fused
     return transport(
         x,
         dim=dim,
