@@ -38,7 +38,7 @@ from .numba_simd import (
 )
 
 _SAME_MASS = 2e-6  #: cumulative weights closer than this are the same boundary
-CUT = 24.0  #: reduced cost beyond which nothing is kept
+CUT = 16.0  #: reduced cost beyond which nothing is kept: plans are soft, and what is left out is below their rounding
 _SMALL_LOGITS = 400.0  #: range of 2 x~ y / eps up to which single precision gives p to 4e-6
 _LARGEST_RATIO = 40.0  #: logarithm of the largest quotient of neighbours in a row of G
 NEAR = 4.0  #: reduced cost up to which a source joins targets in Newton's matrix: what is left out is a hundredth

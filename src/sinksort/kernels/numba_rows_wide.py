@@ -101,6 +101,7 @@ from .numba_simd import highest, load, splat, store, total
 
 _LARGEST_LOGIT = 1e9  #: beyond this float64 does not resolve what small differences of places mean
 ACCEPTED = 5e-6
+_CUT_OF_GRID = 20.0  #: in place of ``CUT``: values so many for their eps make a soft plan, of which less is enough
 _FINE = 9.0  #: sources per sqrt(eps) from which they are close
 _HOPEFUL = np.float32(0.5)  #: what the first solution may leave of t
 _REFINED, _REFINED_STIFF = np.float32(2e-5), np.float32(1e-6)  #: how far lambda may still be off
@@ -118,7 +119,7 @@ def solved(k: Work, n: int, K: int, eps: float, cells: int, low: float, high: fl
     N = sources_into(k, n, cells, low, high, order)
     staircase(k.n64[PLACE], k.n32[ROOT], N if cells > 0 else n, y, b64, K, eps, h)
     take_roots(k.n32[ROOT], N)
-    bands(k, N, K, eps)
+    bands_within(k, N, K, eps, CUT if cells == 0 else _CUT_OF_GRID)
     gibbs(t, k.n64[R], best, N, y, h, K, lo, hi, k.in_cells, k.G)
     fine = N * math.sqrt(eps) >= _FINE * (high - low)
     excesses(k.n32[MASS], best, N, b64, K, k.k32[EXCESS], k.k64[SUMS])
@@ -134,11 +135,17 @@ def solved(k: Work, n: int, K: int, eps: float, cells: int, low: float, high: fl
 
 @exact
 def bands(k: Work, N: int, K: int, eps: float) -> None:
+    """``bands_within`` of all that counts however stiff the plan is."""
+    bands_within(k, N, K, eps, CUT)
+
+
+@exact
+def bands_within(k: Work, N: int, K: int, eps: float, cut: float) -> None:
     """From places and h: t, r, the best targets, and which sources meet which targets, all and near ones."""
     y, h, t, r, best = k.k64[Y], k.k64[H], k.n64[T], k.n64[R], k.n_int[BEST]
     lo, hi = k.k_int[LO], k.k_int[HI]
     best_targets(k.n64[PLACE], N, y, h, K, eps, t, r, best)
-    band(t, r, best, N, y, h, K, CUT, lo, hi, k.k_int[ENDS])
+    band(t, r, best, N, y, h, K, cut, lo, hi, k.k_int[ENDS])
     band(t, r, best, N, y, h, K, NEAR, k.k_int[NEAR_LO], k.k_int[NEAR_HI], k.k_int[NEAR_ENDS])
     groups_of_blocks(lo, hi, N // 16, (K + 3) // 4, k.n_int[GLO], k.n_int[GHI])
 
@@ -394,7 +401,7 @@ def rows_backward(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F3
             for i in range(n):
                 weight[i] = given[order[i]]
             weight[n:] = 0.0
-        bands(k, N, K, e)
+        bands_within(k, N, K, e, CUT if cells == 0 else _CUT_OF_GRID)
         gibbs(k.n64[T], k.n64[R], best, N, k.k64[Y], k.k64[H], K, lo, hi, k.in_cells, k.G)
         scale(k.G, N, K, k.n32[MASS], best, k.k32[U], lo, hi, glo, ghi, False, k.n32[V],
               k.n32[COV], k.parts, k.k32[S])  # fmt: skip
