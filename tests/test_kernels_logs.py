@@ -254,6 +254,47 @@ def test_auto_does_not_take_kernels_that_ran_on_no_gpu():
     assert not choice.able_of_logs("triton", Ask(rows(2, 6), None, at.y, at.b, 1e-2, "sigmoid"), "auto")
 
 
+# ---- Triton, in its interpreter where there is no GPU
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@pytest.mark.parametrize(
+    ("eps", "said"),
+    [
+        (1e-1, {}),
+        (1e-2, {"squash": "arctan"}),
+        (1e-1, {"num_targets": 3, "squash": None}),
+        (1e-1, {"weights": torch.tensor([1.0, 2.0, 1.0, 0.0, 1.0])}),
+    ],
+    ids=["plain", "hard", "fewer targets", "weights"],
+)
+def test_triton_answers_the_same(eps, said):
+    x = torch.stack([rows(5), (2 * rows(5, seed=1)).round(), rows(5, seed=2)])
+    x[1, 2] = math.inf
+    said = {k: v.to(DEVICE) if isinstance(v, torch.Tensor) else v for k, v in said.items()}
+    ours = x.to(DEVICE).requires_grad_()
+    out = reads.log_plans(ours, **OPTIONS | {"eps": eps, "backend": "triton"} | said)
+    assert sinksort.last_backend() == "triton"
+    same(ours, out, *truth(x.to(DEVICE), eps=eps, **said), eps, 1e-7 if "weights" in said else 0.0)
+
+
+@pytest.mark.filterwarnings("ignore:All-NaN slice")  # the interpreter, on the cotangent of what is NaN
+def test_triton_knows_padding_and_nan():
+    x = rows(3, 6)
+    x[1, 2] = math.nan
+    mask = torch.arange(6) < torch.tensor([[4], [6], [6]])
+    ours, wide = x.clone().requires_grad_(), x.double().requires_grad_()
+    said = {"mask": mask.to(DEVICE), "descending": True, "eps": 0.1, "backend": "triton"}
+    P = sinksort.soft_permutation(ours.to(DEVICE), **said).cpu()
+    exact = sinksort.soft_permutation(wide, mask=mask, descending=True, eps=0.1)
+    torch.testing.assert_close(P.double(), exact, rtol=0, atol=1e-5, equal_nan=True)
+    assert P[1].isnan().all()
+    P[[0, 2]].square().sum().backward()
+    exact[[0, 2]].square().sum().backward()
+    torch.testing.assert_close(ours.grad[[0, 2]].double(), wide.grad[[0, 2]], rtol=1e-3, atol=1e-5)
+
+
 # ---- losses
 
 

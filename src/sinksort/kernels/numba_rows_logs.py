@@ -6,7 +6,8 @@ So what the solver has found in single precision is gone over again: exponential
 relative and so enough, but what flows is balanced in double precision. What leaves the best target of a value and what
 arrives elsewhere are the same numbers, so that nothing of the rest, however large, is left over in their balance; and
 the Laplacian is eliminated without subtractions, in double precision too, since lambda may reach 1e13. See ``asks`` for
-the formulas and ``numba_rows_newton`` for the symbols.
+the formulas and ``numba_rows_newton`` for the symbols. (Arrays are copied in loops: an assignment of slices takes Numba
+seconds to compile.)
 """
 
 from __future__ import annotations
@@ -92,7 +93,8 @@ def without_best(k: Work, N: int, K: int) -> None:
 def surplus(k: Work, N: int, K: int, out: F64) -> None:
     """What a target lacks if every source goes to its best one; nothing for a group of them that is balanced."""
     sums, b, mass, best = k.k64[SUMS], k.k64[B64], k.n32[MASS], k.n_int[BEST]
-    sums[:K] = b[:K]
+    for j in range(K):
+        sums[j] = b[j]
     for i in range(N):
         sums[best[i]] -= mass[i]
     over, so_far, before = 0.0, 0.0, 0.0
@@ -231,10 +233,10 @@ def logs_rows(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, eps: F32, n
             for j in range(K):
                 value = ti * at_y[j] - from_y[j] + of_row
                 answer[first + j] = value if value < 0.0 else 0.0
-        of64[:stride] = k.k64[H]
+        for j in range(stride):
+            of64[j], of32[j] = k.k64[H, j], u[j]
         of64[stride], of64[stride + 1], of64[stride + 2] = moments[0], moments[1], moments[2]
         of64[stride + 3] = 1.0 if moments[3] else 0.0
-        of32[:stride] = u
 
 
 @exact
@@ -299,7 +301,8 @@ def along_places(k: Work, N: int, n: int, K: int, t: F64, direct: F64, W: F64, i
     """
     stride, ends, b, lam, more = padded(K), k.k_int[ENDS], k.k64[B64], scratch[0], scratch[1]
     eliminate(W, K, stride, ends, b, DEAD, inv)
-    lam[:] = t
+    for j in range(K):
+        lam[j] = t[j]
     substituted(W, K, stride, ends, inv, lam)
     for j in range(K):
         more[j] = DEAD * b[j] * lam[j]
@@ -341,8 +344,8 @@ def logs_rows_backward(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, ep
             weights_into(k, a, row * n, n, steps[4] > 0)
         e = np.float64(eps[row * steps[3]])
         places(xs, aw, squash, k.k64[Y, 0], k.k64[Y, K - 1], at)
-        k.k64[H, :] = of64[:stride]
-        k.k32[U, :] = of32[:stride]
+        for j in range(stride):
+            k.k64[H, j], k.k32[U, j] = of64[j], of32[j]
         sources_into(k, n, np.int64(0), 0.0, 0.0, order)
         take_roots(k.n32[ROOT], N)
         bands(k, N, K, e)
@@ -352,12 +355,16 @@ def logs_rows_backward(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, ep
               k.parts, k.k32[S])  # fmt: skip
         whole, rest, direct, cov = sources[0], sources[1], sources[2], sources[3]
         exponents_backward(k, N, n, K, C[row * n * K :], order, k.Q, whole, rest, direct, t)
-        edges_in_single(k, N, K, W)
-        if along_places(k, N, n, K, t, direct, W, inv, scratch, cov, rest):
-            edges_in_double(k, N, n, K, W)
-            along_places(k, N, n, K, t, direct, W, inv, scratch, cov, rest)
+        for double in range(2):
+            if double:
+                edges_in_double(k, N, n, K, W)
+            else:
+                edges_in_single(k, N, K, W)
+            if not along_places(k, N, n, K, t, direct, W, inv, scratch, cov, rest):
+                break
         for i in range(n):
             read[order[i]] = rest[i] * (2.0 / e)
         read[n:] = 0.0
         places_backward(xs, aw, at, squash, mean, per_unit, weight, spread > 0.5, 1.0, read)
-        answer[:] = read[:n]
+        for i in range(n):
+            answer[i] = read[i]

@@ -201,6 +201,34 @@ def apart_from_mean(p: tl.tensor, v: tl.tensor, TA: tl.constexpr) -> tl.tensor:
 
 
 @triton.jit
+def store_logs(
+    out_ptr: tl.tensor, x_ptr: tl.tensor, i: tl.tensor, N: tl.tensor, K: tl.tensor, x_col: tl.tensor,
+    origin: tl.tensor, unit: tl.tensor, y: tl.tensor, U: tl.tensor, has: tl.tensor, s: tl.tensor, bad: tl.tensor,
+    SQUASH: tl.constexpr, BK: tl.constexpr
+) -> None:  # fmt: skip
+    """What ``logs`` answers for values i, from the exponents (double). Tiles are (targets, values)."""
+    at = place(load_values(x_ptr, i, N, x_col), origin, unit, SQUASH, tl.float64)[1]
+    t = on_values(at, 0) * on_targets(y, 0) - on_targets(U, 0)
+    t = (t - on_values(tl.max(t, axis=0), 0)) * s
+    t = t - on_values(tl.log(tl.sum(tl.exp(t), axis=0)), 0)
+    t = tl.where(bad > 0, float("nan"), tl.where(on_targets(has, 0), t, -float("inf")))
+    j = tl.arange(0, BK)
+    inside = (i < N)[None, :] & (j < K)[:, None]
+    tl.store(out_ptr + i.to(tl.int64)[None, :] * K + j[:, None], t.to(tl.float32), mask=inside)
+
+
+@triton.jit
+def exponents_of(
+    C_ptr: tl.tensor, i: tl.tensor, has: tl.tensor, N: tl.tensor, K: tl.tensor, BK: tl.constexpr
+) -> tl.tensor:
+    """The cotangent of logarithms of values i, a tile (targets, values), and its sums over targets."""
+    j = tl.arange(0, BK)
+    inside = (i < N)[None, :] & has[:, None]
+    C = tl.load(C_ptr + i.to(tl.int64)[None, :] * K + j[:, None], mask=inside, other=0.0).to(tl.float64)
+    return C, tl.sum(C, axis=0)
+
+
+@triton.jit
 def load_targets(y_ptr: tl.tensor, b_ptr: tl.tensor, K: tl.tensor, BK: tl.constexpr) -> tl.tensor:
     """Targets scaled to [-1/2, 1/2] (double), the steps between them, their weights, which exist, ends and scale."""
     j = tl.arange(0, BK)

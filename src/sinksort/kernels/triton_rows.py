@@ -3,7 +3,7 @@
 Every row is answered by one program in the first launch (``triton_short``). A second launch is always made and returns
 at once for rows whose estimated error is small; the others are solved with all their targets (``triton_whole``).
 Nothing waits for the device, and the number of launches does not depend on values. Answers are final: a row that failed
-twice is NaN.
+twice is NaN. Plans as such (``logs``) are answered by the second kernel alone.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from .triton_parts import SQUASHES
 
 FINAL = True
 
+_PULL, _PUSH, _LOGS = triton_whole.PULL.value, triton_whole.PUSH.value, triton_whole.LOGS.value
 _LONGEST = 2048
 _FEW = 128  #: targets of one matrix
 _WIDE = 256  #: targets up to which the second launch computes in double precision
@@ -65,6 +66,52 @@ def push_backward(ask: Ask, state: Tensor, c: Tensor) -> Tensor:
     return _backward(ask, None, state, c)
 
 
+def logs_layout(ask: Ask) -> tuple[int, torch.dtype]:
+    return state_layout(ask)
+
+
+def logs(ask: Ask) -> Answer:
+    """In one launch, in double precision."""
+    given, eps, eps_rows = _given(ask, None)
+    (R, n), K = ask.x.shape, ask.y.shape[-1]
+    columns, dtype = state_layout(ask)
+    out = ask.x.new_empty(R, n, K, dtype=torch.float32)
+    state, error = ask.x.new_empty(R, columns, dtype=dtype), ask.x.new_empty(R, dtype=torch.float32)
+    what = _what(ask, _LOGS)
+
+    def make(launch: Recorder) -> None:
+        sizes = _Sizes.of(given, what)
+        at_once, warps = sizes.second
+        launch(
+            triton_whole.forward, R, *given, eps_rows, out, state, error, eps,
+            n, K, K, columns, *sizes.strides, **sizes.constants, READ=_LOGS,
+            GRID=False, ALWAYS=True, WIDE=True, TA=0, BLOCK_N=_power(n), BN=at_once, BK=_power(K), num_warps=warps,
+        )  # fmt: skip
+
+    launches(("logs", *what), (*given, eps_rows), (out, state, error), eps, make)
+    return Answer(out, state, error)
+
+
+def logs_backward(ask: Ask, state: Tensor, C: Tensor) -> Tensor:
+    given, eps, eps_rows = _given(ask, None)
+    (R, n), K = ask.x.shape, ask.y.shape[-1]
+    grad, C = ask.x.new_empty(ask.x.shape), C.contiguous()
+    what = _what(ask, _LOGS)
+
+    def make(launch: Recorder) -> None:
+        sizes = _Sizes.of(given, what)
+        at_once, warps = sizes.second
+        partial = launch.empty(R, n, dtype=torch.float32)
+        launch(
+            triton_whole.backward, R, *given, C, eps_rows, state, partial, grad, eps,
+            n, K, K, state.shape[1], *sizes.strides, _row_stride(C), 1, **sizes.constants, READ=_LOGS,
+            GRID=False, WIDE=True, TA=0, BLOCK_N=_power(n), BN=at_once, BK=_power(K), num_warps=warps,
+        )  # fmt: skip
+
+    launches(("logs backward", *what), (*given, C, eps_rows, state), (grad,), eps, make)
+    return grad
+
+
 def _given(ask: Ask, phi: Tensor | None) -> tuple[tuple[Tensor, ...], float, Tensor]:
     """x, a, y, b, phi; eps as a number and as rows, of which one is not read."""
     y = ask.y.contiguous()
@@ -73,9 +120,9 @@ def _given(ask: Ask, phi: Tensor | None) -> tuple[tuple[Tensor, ...], float, Ten
     return (ask.x, ask.x if ask.a is None else ask.a, y, ask.b.contiguous(), levels), eps, eps_rows
 
 
-def _what(ask: Ask, push: bool) -> tuple[int, bool, bool, bool, int | None]:
-    """All that launches depend on and that is not the layout of a tensor: SQUASH, WEIGHTED, EPS_ROWS, PUSH and m."""
-    return SQUASHES[ask.squash], ask.a is not None, isinstance(ask.eps, Tensor), push, ask.m
+def _what(ask: Ask, read: int) -> tuple[int, bool, bool, int, int | None]:
+    """All that launches depend on and that is not the layout of a tensor: SQUASH, WEIGHTED, EPS_ROWS, READ and m."""
+    return SQUASHES[ask.squash], ask.a is not None, isinstance(ask.eps, Tensor), read, ask.m
 
 
 class _Sizes(NamedTuple):
@@ -90,16 +137,16 @@ class _Sizes(NamedTuple):
     wide: bool
 
     @classmethod
-    def of(cls, given: tuple[Tensor, ...], what: tuple[int, bool, bool, bool, int | None]) -> _Sizes:
+    def of(cls, given: tuple[Tensor, ...], what: tuple[int, bool, bool, int, int | None]) -> _Sizes:
         x, a, y, b, phi = given
-        *kind, m = what
-        rule = m is not None and not what[3]
+        *kind, read, m = what
+        rule = m is not None and read == _PULL
         K = y.shape[1]
         targets = m if m is not None and rule else K
         strides = (
             _row_stride(x), x.stride(1), _row_stride(a), a.stride(1), _row_stride(y), _row_stride(b), _row_stride(phi),
         )  # fmt: skip
-        constants = dict(zip(("SQUASH", "WEIGHTED", "EPS_ROWS", "PUSH"), kind, strict=True))
+        constants = dict(zip(("SQUASH", "WEIGHTED", "EPS_ROWS"), kind, strict=True))
         return cls(x.shape[1], K, strides, constants, rule, targets, targets <= _WIDE)
 
     @property
@@ -132,7 +179,8 @@ def _forward(ask: Ask, phi: Tensor | None) -> Answer:
     out = x.new_empty(R, given[2].shape[1], dtype=torch.float32) if phi is None else x.new_empty(x.shape)
     state = x.new_empty(R, columns, dtype=dtype)
     error = x.new_empty(R, dtype=torch.float32)
-    what = _what(ask, phi is None)
+    read = _PUSH if phi is None else _PULL
+    what = _what(ask, read)
 
     def make(launch: Recorder) -> None:
         sizes = _Sizes.of(given, what)
@@ -142,14 +190,14 @@ def _forward(ask: Ask, phi: Tensor | None) -> Answer:
             at_once, warps = sizes.first
             launch(
                 triton_short.forward, R, *given, last, eps_rows, at, out, state, error, eps,
-                n, K, columns, *sizes.strides, _row_stride(last), **sizes.constants,
+                n, K, columns, *sizes.strides, _row_stride(last), **sizes.constants, PUSH=read == _PUSH,
                 RULE=sizes.rule and ask.last is not None, MENDED=sizes.wide, EXACT=n <= _EXACT,
                 BLOCK_N=_power(n), BN=at_once, BK=_power(K), num_warps=warps,
             )  # fmt: skip
         at_once, warps = sizes.second
         launch(
             triton_whole.forward, R, *given, eps_rows, out, state, error, eps,
-            n, K, sizes.targets, columns, *sizes.strides, **sizes.constants,
+            n, K, sizes.targets, columns, *sizes.strides, **sizes.constants, READ=read,
             GRID=sizes.rule, ALWAYS=K > _FEW, WIDE=sizes.wide, TA=0 if sizes.wide else 1,
             BLOCK_N=_power(n), BN=at_once, BK=_power(sizes.targets), num_warps=warps,
         )  # fmt: skip
@@ -162,7 +210,8 @@ def _backward(ask: Ask, phi: Tensor | None, state: Tensor, w: Tensor) -> Tensor:
     given, eps, eps_rows = _given(ask, phi)
     x, R = ask.x, ask.x.shape[0]
     grad = x.new_empty(x.shape)
-    what = _what(ask, phi is None)
+    read = _PUSH if phi is None else _PULL
+    what = _what(ask, read)
 
     def make(launch: Recorder) -> None:
         sizes = _Sizes.of(given, what)
@@ -174,13 +223,13 @@ def _backward(ask: Ask, phi: Tensor | None, state: Tensor, w: Tensor) -> Tensor:
             at_once, warps = sizes.first
             launch(
                 triton_short.backward, R, *given, w, eps_rows, at, state, partial, grad, eps,
-                n, K, *numbers, **sizes.constants,
+                n, K, *numbers, **sizes.constants, PUSH=read == _PUSH,
                 BLOCK_N=_power(n), BN=at_once, BK=_power(K), num_warps=warps,
             )  # fmt: skip
         at_once, warps = sizes.second
         launch(
             triton_whole.backward, R, *given, w, eps_rows, state, partial, grad, eps,
-            n, K, sizes.targets, *numbers, **sizes.constants,
+            n, K, sizes.targets, *numbers, **sizes.constants, READ=read,
             GRID=sizes.rule, WIDE=sizes.wide, TA=0 if sizes.wide else 1,
             BLOCK_N=_power(n), BN=at_once, BK=_power(sizes.targets), num_warps=warps,
         )  # fmt: skip

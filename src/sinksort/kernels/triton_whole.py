@@ -5,6 +5,9 @@ nearly hard, whose gradients need double precision, and problems of more than 12
 of rows that were answered return at once. The method is that of ``triton_short``, but W is never formed: a product with
 L is one more pass over the plan, of which a Newton step needs two to six thanks to the preconditioner. With WIDE all
 arithmetic is in double precision.
+
+Here are also the plans that are answered as such (``logs``), all of them in double precision: logarithms see how a plan
+joins parts that it hardly joins, and lambda is as large as these links are weak.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from .triton_parts import (
     NUMBERS,
     apart_from_mean,
     exact_boundaries,
+    exponents_of,
     halves,
     load_targets,
     load_values,
@@ -31,10 +35,12 @@ from .triton_parts import (
     potential_halves,
     shares,
     start_of,
+    store_logs,
     through_moments,
 )
 from .triton_short import ACCEPTED, store_averages
 
+PULL, PUSH, LOGS = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)  #: ways to read a plan
 _STEPS = tl.constexpr(60)
 
 
@@ -157,7 +163,7 @@ def forward(
     eps: tl.tensor, N: tl.tensor, K: tl.tensor, m: tl.tensor, S: tl.tensor,
     x_row: tl.tensor, x_col: tl.tensor, a_row: tl.tensor, a_col: tl.tensor, y_row: tl.tensor, b_row: tl.tensor,
     phi_row: tl.tensor,
-    SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr, PUSH: tl.constexpr, GRID: tl.constexpr,
+    SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr, READ: tl.constexpr, GRID: tl.constexpr,
     ALWAYS: tl.constexpr, WIDE: tl.constexpr, TA: tl.constexpr,
     BLOCK_N: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
 ) -> None:  # fmt: skip
@@ -187,6 +193,8 @@ def forward(
     b = b.to(DT)
     if WIDE:
         b = b / tl.sum(b, axis=0)
+        if WEIGHTED:  # single precision has left their sum off by more than the tolerance
+            b = b * tl.sum(load_weights(a_ptr, tl.arange(0, BLOCK_N), N, a_col, WEIGHTED).to(tl.float64), axis=0)
     way = tl.zeros([BK], DT)
     length = tl.full([], 1.0, DT)
     rise = tl.full([], float("inf"), DT)
@@ -241,8 +249,10 @@ def forward(
             x_ptr, a_ptr, i, N, x_col, a_col, origin, unit, y, yh, yl, Uh, Ul, s_2, SQUASH, WEIGHTED, TA, WIDE
         )  # fmt: skip
         c += tl.sum(on_values(a, TA) * p, axis=1 - TA)
-        if PUSH:
+        if READ == PUSH:
             sums += tl.sum(p * on_values(a * z, TA), axis=1 - TA)
+        elif READ == LOGS:
+            store_logs(out_ptr + row * N * K, x_ptr, i, N, K, x_col, origin, unit, y, Uh, has, s, bad, SQUASH, BK)
         else:
             mean = tl.sum(p * on_targets(phi, TA), axis=TA)
             mean = tl.where(bad > 0, float("nan"), mean)
@@ -250,7 +260,7 @@ def forward(
     error = tl.sum(tl.abs(b - c), axis=0)
     failed = tl.where(error <= ACCEPTED, 0, 1)
     bad = tl.maximum(bad, failed)
-    if PUSH:
+    if READ == PUSH:
         store_averages(
             out_ptr + row * K, x_ptr, a_ptr, c, sums, origin, unit, bad, has, N, K, x_col, a_col, WEIGHTED, BLOCK_N, BK
         )
@@ -258,7 +268,12 @@ def forward(
         if failed > 0:
             tl.debug_barrier()
             i = tl.arange(0, BLOCK_N)
-            tl.store(out_ptr + row * N + i, tl.full([BLOCK_N], float("nan"), tl.float32), mask=i < N)
+            nothing = tl.full([BLOCK_N], float("nan"), tl.float32)
+            if READ == LOGS:
+                for k in range(K):
+                    tl.store(out_ptr + (row * N + i) * K + k, nothing, mask=i < N)
+            else:
+                tl.store(out_ptr + row * N + i, nothing, mask=i < N)
     tl.store(error_ptr + row, error.to(tl.float32))
     tl.store(state_ptr, origin)
     tl.store(state_ptr + 1, unit)
@@ -275,7 +290,7 @@ def backward(
     eps: tl.tensor, N: tl.tensor, K: tl.tensor, m: tl.tensor, S: tl.tensor,
     x_row: tl.tensor, x_col: tl.tensor, a_row: tl.tensor, a_col: tl.tensor, y_row: tl.tensor, b_row: tl.tensor,
     phi_row: tl.tensor, w_row: tl.tensor, w_col: tl.tensor,
-    SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr, PUSH: tl.constexpr, GRID: tl.constexpr,
+    SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr, READ: tl.constexpr, GRID: tl.constexpr,
     WIDE: tl.constexpr, TA: tl.constexpr, BLOCK_N: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
 ) -> None:  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
@@ -288,7 +303,7 @@ def backward(
     w_ptr += row * w_row
     y_ptr += row * y_row
     phi_ptr += row * phi_row
-    partial_ptr += row * N * (2 if PUSH else 1)
+    partial_ptr += row * N * (2 if READ == PUSH else 1)
     if EPS_ROWS:
         eps = tl.load(eps_ptr + row)
     j = tl.arange(0, BK)
@@ -300,7 +315,7 @@ def backward(
     s = 2.0 * x_scale * y_scale / eps
     s_2 = (s * LOG2_E).to(DT)
     yh, yl, Uh, Ul = split(tl.load(state_ptr + 8 + j, mask=has, other=0.0), y_wide, has, WIDE)
-    if PUSH:
+    if READ == PUSH:
         phi = tl.load(w_ptr + j * w_col, mask=has, other=0.0).to(DT) / tl.where(has, b, 1.0)
     else:
         phi = phi_of(phi_ptr, y_ptr, y_wide, j, K, GRID, DT)
@@ -313,15 +328,20 @@ def backward(
         z, a, p = plan_of(
             x_ptr, a_ptr, i, N, x_col, a_col, origin, unit, y, yh, yl, Uh, Ul, s_2, SQUASH, WEIGHTED, TA, WIDE
         )  # fmt: skip
-        w = a * z if PUSH else tl.load(w_ptr + i.to(tl.int64) * w_col, mask=i < N, other=0.0).to(DT)
-        t += tl.sum(on_values(w, TA) * p * apart_from_mean(p, phi, TA), axis=1 - TA)
+        if READ == LOGS:
+            C, whole = exponents_of(w_ptr, i, has, N, K, BK)
+            t += tl.sum(C - p * on_values(whole, TA), axis=1 - TA)
+        else:
+            w = pulls_of(w_ptr, a, z, i, N, w_col, READ, DT)
+            t += tl.sum(on_values(w, TA) * p * apart_from_mean(p, phi, TA), axis=1 - TA)
         P = on_values(a, TA) * p
         D += tl.sum(P * (1.0 - p), axis=1 - TA)
         Ly += tl.sum(P * apart_from_mean(p, y, TA), axis=1 - TA)
     largest = tl.max(tl.abs(t), axis=0)
     largest = tl.where(largest > 0, largest, 1.0)
+    accuracy: tl.constexpr = (1e-10 if READ == LOGS else 1e-7) if WIDE else 1e-5
     potential = largest * solve_by_passes(
-        t / largest, D, Ly, step.to(DT), b, 1e-7 if WIDE else 1e-5, x_ptr, a_ptr, N, x_col, a_col, origin, unit,
+        t / largest, D, Ly, step.to(DT), b, accuracy, x_ptr, a_ptr, N, x_col, a_col, origin, unit,
         y, yh, yl, Uh, Ul, s_2, SQUASH, WEIGHTED, TA, WIDE, 100, BN
     )  # fmt: skip
 
@@ -330,15 +350,44 @@ def backward(
         z, a, p = plan_of(
             x_ptr, a_ptr, i, N, x_col, a_col, origin, unit, y, yh, yl, Uh, Ul, s_2, SQUASH, WEIGHTED, TA, WIDE
         )  # fmt: skip
-        w = a * z if PUSH else tl.load(w_ptr + i.to(tl.int64) * w_col, mask=i < N, other=0.0).to(DT)
-        pull = on_values(w, TA) * on_targets(phi, TA) - on_values(a, TA) * on_targets(potential, TA)
-        pull = pull - on_values(tl.sum(p * pull, axis=TA), TA)
-        g = tl.sum(p * pull * apart_from_mean(p, y, TA), axis=TA) * s.to(DT)
+        if READ == LOGS:
+            C, _ = exponents_of(w_ptr, i, has, N, K, BK)
+            pull = C - on_values(a, TA) * p * apart_from_mean(p, potential, TA)
+            g = tl.sum(pull * apart_from_mean(p, y, TA), axis=TA) * s.to(DT)
+        else:
+            w = pulls_of(w_ptr, a, z, i, N, w_col, READ, DT)
+            pull = on_values(w, TA) * on_targets(phi, TA) - on_values(a, TA) * on_targets(potential, TA)
+            pull = pull - on_values(tl.sum(p * pull, axis=TA), TA)
+            g = tl.sum(p * pull * apart_from_mean(p, y, TA), axis=TA) * s.to(DT)
         tl.store(partial_ptr + i, g.to(tl.float32), mask=i < N)
-        if PUSH:
+        if READ == PUSH:
             direct = a * tl.sum(p * on_targets(phi, TA), axis=TA)
             tl.store(partial_ptr + N + i, direct.to(tl.float32), mask=i < N)
     tl.debug_barrier()
     through_moments(
-        x_ptr, a_ptr, state_ptr, partial_ptr, grad_ptr + row * N, N, x_col, a_col, SQUASH, WEIGHTED, PUSH, BLOCK_N
+        x_ptr,
+        a_ptr,
+        state_ptr,
+        partial_ptr,
+        grad_ptr + row * N,
+        N,
+        x_col,
+        a_col,
+        SQUASH,
+        WEIGHTED,
+        READ == PUSH,
+        BLOCK_N,
     )
+
+
+@triton.jit
+def pulls_of(
+    w_ptr: tl.tensor, a: tl.tensor, z: tl.tensor, i: tl.tensor, N: tl.tensor, w_col: tl.tensor, READ: tl.constexpr,
+    DT: tl.constexpr
+) -> tl.tensor:  # fmt: skip
+    """w of values i: given, or for push a z."""
+    if READ == PUSH:
+        w = a * z
+    else:
+        w = tl.load(w_ptr + i.to(tl.int64) * w_col, mask=i < N, other=0.0).to(DT)
+    return w
