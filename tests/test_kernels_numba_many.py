@@ -68,6 +68,13 @@ def test_other_squashes(squash: str | None) -> None:
         assert_ranked(x, eps, squash=squash)
 
 
+def test_infinite_values_go_to_the_outermost_targets_also_by_a_rule() -> None:
+    """Of which the nodes lie inside; and all other values do, too."""
+    x = 0.3 + 0.4 * inputs("uniform", R, 100)
+    x[0, 0], x[1, 1] = math.inf, -math.inf
+    assert_ranked(x, 1e-1, 20, squash=None)
+
+
 @pytest.mark.parametrize(("n", "m"), [(40, 7), (33, 60), (100, 100)])
 def test_levels_and_weights_of_any_kind(n: int, m: int) -> None:
     """Targets at unequal distances that weigh differently, one of them nothing, and levels in no order."""

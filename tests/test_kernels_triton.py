@@ -126,9 +126,11 @@ def test_other_maps_into_the_unit_interval(squash):
 
 def test_infinite_values_without_a_squash_go_to_the_ends():
     x = torch.tensor([[0.3, math.inf, 0.9, -math.inf, 0.1], [math.inf, 2.0, -1.0, 0.5, 0.6]], device=DEVICE)
-    ask, phi = rank_ask(x, squash=None)
-    answer, w, gradient = pulled(ask, phi)
-    same(answer.out, gradient, *true_ranks(ask), w, 5)
+    within = 0.3 + 0.4 * torch.rand(1, 60, generator=torch.Generator().manual_seed(1)).to(DEVICE)
+    within[0, 3], within[0, 7] = math.inf, -math.inf
+    for ask, phi in (rank_ask(x, squash=None), rank_ask(within, 0.1, nodes=16, squash=None)):  # nodes lie inside
+        answer, w, gradient = pulled(ask, phi)
+        same(answer.out, gradient, *true_ranks(ask), w, ask.x.shape[-1])
 
 
 @pytest.mark.parametrize(("n", "eps"), [(1, 0.1), (2, 1.0), (3, 0.1)])

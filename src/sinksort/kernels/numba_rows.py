@@ -132,7 +132,7 @@ def _backward(ask: Ask, phi: Tensor, state: Tensor, w: Tensor | None) -> Tensor:
     if _alone(ask):
         run(two_backward, R, work, x, _weights(ask), y, _exact(ask)[0], _flat(phi), eps, n, *rest)
     elif not push and R >= 16 and _in_many(ask, phi):
-        run(many_backward, (R + 15) // 16, work, *given, _whole(ask.m), *rest)
+        run(many_backward, (R + 15) // 16, work, *given, _whole(ask.m), ask.m is not None, *rest)
     elif _in_lanes(n, K, ask.m):
         run(short_backward, (R + 15) // 16, work, *given, *rest)
     elif _of_few(K, ask.m):

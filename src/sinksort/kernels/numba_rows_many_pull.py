@@ -91,7 +91,7 @@ class Many(NamedTuple):
 
 
 @exact
-def many_for(n: int, K: int, y: F32, b: F32) -> Many:
+def many_for(n: int, K: int, ruled: bool, y: F32, b: F32) -> Many:
     N, KP = (n + 3) // 4 * 4, (K + 3) // 4 * 4
     k = Many(
         np.zeros((8, 16 * N), np.float32),
@@ -111,7 +111,7 @@ def many_for(n: int, K: int, y: F32, b: F32) -> Many:
         np.empty(16 * KP * KP, np.float32),
         _evenly(y, K),
     )
-    k.ends[0, :], k.ends[1, :] = y[0], y[K - 1]
+    k.ends[0, :], k.ends[1, :] = 0.0 if ruled else y[0], 1.0 if ruled else y[K - 1]  # nodes of a rule lie inside
     for j in range(KP):
         k.y[j], k.b[j] = y[min(j, K - 1)], b[j] if j < K else 0.0
     k.n32[MASS, : 16 * n] = np.float32(1.0 / n)
@@ -190,7 +190,7 @@ def pull_many(begin: int, end: int, x: F32, a: F32, y: F32, b: F32, phi: F32, la
     """Rows 16 begin to 16 end, by ``pull_ruled`` where there are no sixteen. All of ``steps`` are 0."""
     at, N, KP, R = many_layout(n, K, m), (n + 3) // 4 * 4, (K + 3) // 4 * 4, len(errors)
     width, e, lasts = min(KP, _WIDTH), float(eps[0]), 3 if len(last) > 0 else 0
-    k, integers = many_for(n, K, y, b), state.view(np.int32)
+    k, integers = many_for(n, K, lasts > 0, y, b), state.view(np.int32)
     table = k.table
     for group in range(begin, end):
         first, base = 16 * group, 16 * group * at.size
@@ -247,10 +247,11 @@ def _by_others(row: int, x: F32, a: F32, y: F32, b: F32, phi: F32, last: F32, ep
 
 @exact
 def many_backward(begin: int, end: int, x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K: int, m: int,
-                  squash: int, push: bool, steps: _Steps, w: F32, grad: F32, state: F32) -> None:  # fmt: skip
+                  ruled: bool, squash: int, push: bool, steps: _Steps, w: F32, grad: F32,
+                  state: F32) -> None:  # fmt: skip
     at, N, KP, R = many_layout(n, K, m), (n + 3) // 4 * 4, (K + 3) // 4 * 4, len(grad) // n
     width, e, none, one = min(KP, _WIDTH), float(eps[0]), np.int64(0), np.int64(1)
-    k, integers = many_for(n, K, y, b), state.view(np.int32)
+    k, integers = many_for(n, K, ruled, y, b), state.view(np.int32)
     best, lo, hi = k.table[BEST], k.table[LO], k.table[HI]
     v, mass, weight, mean, cov, cov_2 = k.n32[V], k.n32[MASS], k.n32[WEIGHT], k.n32[MEAN], k.n32[COV], k.n32[COV_2]
     for j in range(K):
