@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import sinksort
-from sinksort.kernels import choice, reference
+from sinksort.kernels import choice, reads, reference
 from sinksort.kernels.asks import Ask
 from sinksort.solvers import Newton
 
@@ -118,6 +118,7 @@ def test_float64_and_unknown_backends_are_refused():
 
 def test_a_missing_package_is_an_error_by_name_and_logged_once_for_auto(monkeypatch, caplog):
     monkeypatch.setitem(choice._MISSING, "numba", choice._missing("a_package_that_is_not_there", "numba"))
+    monkeypatch.setattr(reads, "_decided", {})
     choice._say_once.cache_clear()
     with pytest.raises(ValueError, match=r"is not installed; install it with pip install 'sinksort\[cpu\]'"):
         sinksort.soft_rank(rows(2, 6), backend="numba")
@@ -305,3 +306,30 @@ def test_sharp_quantiles_and_top_values_are_right_row_by_row(n, eps):
             out.backward(w)
             exact.backward(w.double())
             assert ((ours.grad - truth.grad).abs() <= 1e-3 * truth.grad.abs().amax(-1, keepdim=True)).all()
+
+
+def test_a_call_made_before_is_decided_as_before_and_no_other_is(monkeypatch):
+    monkeypatch.setattr(reads, "_decided", {})
+    x = rows(5, 30)
+    for _ in range(2):
+        other = rows(5, 30, seed=2).requires_grad_()
+        assert torch.equal(sinksort.soft_rank(x, eps=0.05), sinksort.soft_rank(x, eps=0.05, backend="numba"))
+        assert sinksort.last_backend() == "numba"
+        ours, exact = sinksort.soft_rank(other, eps=0.05), sinksort.soft_rank(other, eps=0.05, backend="torch")
+        torch.testing.assert_close(ours, exact, rtol=0, atol=1e-4)
+        assert sinksort.last_backend() == "torch"
+    assert len(reads._decided) == 2  # by name, and automatically; the reference is none of them
+    torch.testing.assert_close(  # another dtype, another layout, what equals an option or cannot be one
+        sinksort.soft_rank(x.double(), eps=0.05).float(), sinksort.soft_rank(x, eps=0.05), rtol=0, atol=1e-4
+    )
+    assert sinksort.soft_rank(x.T, eps=0.05, dim=0).shape == (30, 5)
+    with pytest.raises(TypeError, match="eps must be a number or a tensor, got list"):
+        sinksort.soft_rank(x, eps=[0.05])
+    sinksort.soft_rank(x, eps=1)
+    with pytest.raises(TypeError, match="eps must be a number or a tensor, got bool"):
+        sinksort.soft_rank(x, eps=True)
+    tangent = rows(5, 30, seed=3)
+    (_, ours), (_, exact) = (
+        torch.func.jvp(lambda x: sinksort.soft_rank(x, eps=0.05), (t,), (tangent.to(t),)) for t in (x, x.double())
+    )
+    torch.testing.assert_close(ours.double(), exact, rtol=1e-5, atol=1e-5)

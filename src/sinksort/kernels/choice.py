@@ -28,6 +28,7 @@ _FEW_TARGETS, _FEW_NODES = 4, 128  #: that all kernels take for longer rows
 _AUTO = {"cpu": "numba", "cuda": "triton"}  #: by device
 _FILES = {"numba": ("numba_rows", "numba_long"), "triton": ("triton_rows", "triton_long")}
 _HINTS = {"numba": "install it with pip install 'sinksort[cpu]'", "triton": "it comes with torch for CUDA on Linux"}
+_ORDINARY = Newton()
 _REACHED = 1e-5  #: marginal error that kernels always come below
 _SHARP = 5e-3  #: least entropy of sorts and selections of short rows in single precision
 MOST_LOGS = 128  #: values of rows whose plans are answered as such
@@ -116,7 +117,7 @@ def chosen(
     """
     if backend not in BACKENDS:
         raise ValueError(f"backend must be one of {', '.join(map(repr, BACKENDS))}, got {backend!r}.")
-    _remember("torch")
+    remember("torch")
     if backend == "torch" or not isinstance(x, Tensor):
         return None
     name = backend
@@ -141,7 +142,7 @@ def able(name: str, ask: Ask, backend: str) -> bool:
             return not _refused("a compiled program takes fewer targets for rows as long as these", backend)
     elif _refused(kernels_named(name, ask).unable(ask), backend):
         return False
-    _remember(name)
+    remember(name)
     return True
 
 
@@ -155,7 +156,7 @@ def able_of_logs(name: str, ask: Ask, backend: str) -> bool:
         return False
     if not torch.compiler.is_compiling() and _refused(short_kernels(name).unable(ask), backend):
         return False
-    _remember(name)
+    remember(name)
     return True
 
 
@@ -166,7 +167,7 @@ def too_sharp(name: str, ask: Ask, backend: str) -> bool:
     return small and _refused(f"its kernels sort and select from eps = {_SHARP:g} up, and eps = {ask.eps:g}", backend)
 
 
-def _remember(name: str) -> None:
+def remember(name: str) -> None:
     if not torch.compiler.is_compiling():
         _last.set(name)
 
@@ -208,12 +209,14 @@ def _unfit(
 
 def _satisfied(solver: Solver) -> bool:
     """Whether what kernels do is what was asked for: they are finer than any tolerance that is not very small."""
+    if solver == _ORDINARY:
+        return True
     fine = isinstance(solver, Newton) and (solver.tolerance is None or solver.tolerance >= _REACHED)
     return fine and solver == Newton(tolerance=solver.tolerance)
 
 
 def _has_tangent(t: Tensor) -> bool:
-    return forward_ad.unpack_dual(t).tangent is not None if _forward_mode_on() else False
+    return forward_ad.unpack_dual(t).tangent is not None if forward_mode_on() else False
 
 
 def _transformed(x: Tensor) -> str | None:
@@ -228,5 +231,5 @@ def _transformed(x: Tensor) -> str | None:
     return "its kernels are differentiated by autograd, not by the transforms of torch.func"
 
 
-def _forward_mode_on() -> bool:
+def forward_mode_on() -> bool:
     return forward_ad._current_level >= 0

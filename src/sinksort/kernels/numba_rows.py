@@ -8,6 +8,8 @@ so tensors become flat arrays by the shortest way there is.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -36,7 +38,8 @@ _SOFT = 3.0  #: n^2 eps from which most of the weight is not where the hard sort
 _NOTHING: F32 = np.zeros(0, np.float32)
 _NO_WEIGHTS: F64 = np.zeros(0)
 _Steps = tuple[int, int, int, int, int]
-_Given = tuple[F32, F32, F32, F32, F32, int, int, int, _Steps]
+_Given = tuple[F32, F32, F32, F32, int, int, int, _Steps]
+_MOST_CALLS = 256  #: remembered
 _SINGLE = 1e-7  #: relative rounding of weights in single precision
 
 
@@ -57,49 +60,32 @@ def state_layout(ask: Ask) -> tuple[int, torch.dtype]:
 
 def pull(ask: Ask, phi: Tensor) -> Answer:
     R, n = ask.x.shape
-    x, a, y, b, eps, n, K, squash, (of_y, _, _, of_eps, of_a) = _inputs(ask)
+    call = _made(_pull_call, ask, phi)
     out, state, error = np.empty((R, n), np.float32), _state(ask), np.empty(R, np.float32)
-    last = _NOTHING if ask.last is None else _flat(ask.last)
-    steps = (of_y, _step(phi), 0 if ask.last is None else _step(ask.last), of_eps, of_a)
-    answers, work = (out.reshape(-1), state.reshape(-1), error), _PRICE * R * n * K
-    if _alone(ask):
-        run(pull_two, R, work, x, _weights(ask), y, *_exact(ask), _flat(phi), eps, n, squash, steps, *answers)
-    elif R >= 16 and _in_many(ask, phi):
-        given = x, a, y, b, _flat(phi), last, eps, n, K, _whole(ask.m)
-        run(pull_many, (R + 15) // 16, work, *given, squash, steps, *answers)
-    elif _in_lanes(n, K, ask.m):
-        run(pull_short, (R + 15) // 16, work, x, a, y, b, _flat(phi), eps, n, K, squash, steps, *answers)
-    elif _of_few(K, ask.m):
-        run(pull_few, R, work, x, a, y, *_exact(ask), _flat(phi), eps, n, K, squash, steps, *answers)
-    else:
-        m = _whole(ask.m)
-        run(pull_ruled, R, work, x, a, y, b, _flat(phi), last, eps, n, K, m, squash, steps, *answers)
+    run(call.kernel, call.tasks, call.work, _flat(ask.x), *call.args, out.reshape(-1), state.reshape(-1), error)
     return Answer(_like(out, ask.x), torch.from_numpy(state), torch.from_numpy(error))
 
 
 def push(ask: Ask) -> Answer:
-    given, R = _inputs(ask), len(ask.x)
-    n, K = given[5:7]
+    R, K = ask.x.shape[0], ask.y.shape[-1]
+    call = _made(_push_call, ask, ask.y)
     out, state, error = np.empty((R, K), np.float32), _state(ask), np.empty(R, np.float32)
-    answers, work = (out.reshape(-1), state.reshape(-1), error), _PRICE * R * n * K
-    if _alone(ask):
-        x, _, y, _, eps, n, _, squash, steps = given
-        run(push_two, R, work, x, _weights(ask), y, *_exact(ask), eps, n, squash, steps, *answers)
-    elif _in_lanes(n, K, ask.m):
-        run(push_short, (R + 15) // 16, work, *given, *answers)
-    elif _of_few(K, ask.m):
-        run(push_few, R, work, *given[:3], *_exact(ask), *given[4:], *answers)
-    else:
-        run(push_rows, R, work, *given, *answers)
+    run(call.kernel, call.tasks, call.work, _flat(ask.x), *call.args, out.reshape(-1), state.reshape(-1), error)
     return Answer(torch.from_numpy(out), torch.from_numpy(state), torch.from_numpy(error))
 
 
 def pull_backward(ask: Ask, phi: Tensor, state: Tensor, w: Tensor) -> Tensor:
-    return _backward(ask, phi, state, w)
+    return _backward(ask, _made(_pull_backward_call, ask, phi), state, _flat(w))
 
 
 def push_backward(ask: Ask, state: Tensor, c: Tensor) -> Tensor:
-    return _backward(ask, c, state, None)
+    return _backward(ask, _backward_call(ask, c, push=True), state, _NOTHING)
+
+
+def _backward(ask: Ask, call: _Call, state: Tensor, w: F32) -> Tensor:
+    grad = np.empty(ask.x.shape, np.float32)
+    run(call.kernel, call.tasks, call.work, _flat(ask.x), *call.args, w, grad.reshape(-1), _flat(state))
+    return _like(grad, ask.x)
 
 
 def logs_layout(ask: Ask) -> tuple[int, torch.dtype]:
@@ -111,35 +97,96 @@ def logs(ask: Ask) -> Answer:
     out, state = np.empty((R, n, K), np.float32), np.empty((R, logs_layout(ask)[0]), np.float32)
     error = np.empty(R, np.float32)
     given = _inputs(ask, weighted=True)
-    run(logs_rows, R, _PRICE_OF_LOGS * R * n * K, *given, out.reshape(-1), state.reshape(-1), error)
+    run(logs_rows, R, _PRICE_OF_LOGS * R * n * K, _flat(ask.x), *given, out.reshape(-1), state.reshape(-1), error)
     return Answer(torch.from_numpy(out), torch.from_numpy(state), torch.from_numpy(error))
 
 
 def logs_backward(ask: Ask, state: Tensor, C: Tensor) -> Tensor:
     (R, n), K = ask.x.shape, ask.y.shape[-1]
     grad, given = np.empty((R, n), np.float32), _inputs(ask, weighted=True)
-    run(logs_rows_backward, R, _PRICE_OF_LOGS * R * n * K, *given, _flat(C), grad.reshape(-1), _flat(state))
+    work, answers = _PRICE_OF_LOGS * R * n * K, (grad.reshape(-1), _flat(state))
+    run(logs_rows_backward, R, work, _flat(ask.x), *given, _flat(C), *answers)
     return _like(grad, ask.x)
 
 
-def _backward(ask: Ask, phi: Tensor, state: Tensor, w: Tensor | None) -> Tensor:
-    x, a, y, b, eps, n, K, squash, (of_y, _, _, of_eps, of_a) = _inputs(ask)
-    R, push = len(ask.x), w is None
-    grad = np.empty((R, n), np.float32)
-    steps = (of_y, _step(phi), 0, of_eps, of_a)
-    given, work = (x, a, y, b, _flat(phi), eps, n, K), _PRICE * R * n * K
-    rest = (squash, push, steps, _NOTHING if w is None else _flat(w), grad.reshape(-1), _flat(state))
+# ---- which kernels, and what they are given
+
+
+class _Call(NamedTuple):
+    kernel: Callable[..., None]
+    tasks: int
+    work: float  #: in nanoseconds, about
+    args: tuple[Any, ...]  #: between x and what the kernel writes
+
+
+_calls: dict[Any, tuple[_Call, tuple[Tensor | None, ...]]] = {}
+
+
+def _made(make: Callable[[Ask, Tensor], _Call], ask: Ask, phi: Tensor) -> _Call:
+    """``make(ask, phi)``; remembered, because most calls differ from the one before in x alone."""
+    if ask.a is not None or isinstance(ask.eps, Tensor):
+        return make(ask, phi)
+    key = make, ask.x.shape, id(ask.y), id(ask.b), id(ask.last), id(phi), ask.eps, ask.squash, ask.m
+    known = _calls.get(key)
+    if known is not None:
+        return known[0]
+    call, tables = make(ask, phi), (ask.y, ask.b, ask.last, phi)
+    if all(t is None or t.shape[0] == 1 for t in tables):
+        if len(_calls) >= _MOST_CALLS:
+            _calls.clear()
+        _calls[key] = call, tables  # kept, so that nobody else gets their ids
+    return call
+
+
+def _pull_call(ask: Ask, phi: Tensor) -> _Call:
+    a, y, b, eps, n, K, squash, (of_y, _, _, of_eps, of_a) = _inputs(ask)
+    last, levels, m = _NOTHING if ask.last is None else _flat(ask.last), _flat(phi), _whole(ask.m)
+    steps = (of_y, _step(phi), 0 if ask.last is None else _step(ask.last), of_eps, of_a)
+    R = ask.x.shape[0]
+    work, groups = _PRICE * R * n * K, (R + 15) // 16
     if _alone(ask):
-        run(two_backward, R, work, x, _weights(ask), y, _exact(ask)[0], _flat(phi), eps, n, *rest)
-    elif not push and R >= 16 and _in_many(ask, phi):
-        run(many_backward, (R + 15) // 16, work, *given, _whole(ask.m), ask.m is not None, *rest)
-    elif _in_lanes(n, K, ask.m):
-        run(short_backward, (R + 15) // 16, work, *given, *rest)
-    elif _of_few(K, ask.m):
-        run(few_backward, R, work, x, a, y, _exact(ask)[0], *given[4:], *rest)
-    else:
-        run(ruled_backward, R, work, *given, _whole(ask.m), *rest)
-    return _like(grad, ask.x)
+        return _Call(pull_two, R, work, (_weights(ask), y, *_exact(ask), levels, eps, n, squash, steps))
+    if R >= 16 and _in_many(ask, phi):
+        return _Call(pull_many, groups, work, (a, y, b, levels, last, eps, n, K, m, squash, steps))
+    if _in_lanes(n, K, ask.m):
+        return _Call(pull_short, groups, work, (a, y, b, levels, eps, n, K, squash, steps))
+    if _of_few(K, ask.m):
+        return _Call(pull_few, R, work, (a, y, *_exact(ask), levels, eps, n, K, squash, steps))
+    return _Call(pull_ruled, R, work, (a, y, b, levels, last, eps, n, K, m, squash, steps))
+
+
+def _push_call(ask: Ask, _: Tensor) -> _Call:
+    a, y, b, eps, n, K, squash, steps = _inputs(ask)
+    R = ask.x.shape[0]
+    work = _PRICE * R * n * K
+    if _alone(ask):
+        return _Call(push_two, R, work, (_weights(ask), y, *_exact(ask), eps, n, squash, steps))
+    if _in_lanes(n, K, ask.m):
+        return _Call(push_short, (R + 15) // 16, work, (a, y, b, eps, n, K, squash, steps))
+    if _of_few(K, ask.m):
+        return _Call(push_few, R, work, (a, y, *_exact(ask), eps, n, K, squash, steps))
+    return _Call(push_rows, R, work, (a, y, b, eps, n, K, squash, steps))
+
+
+def _pull_backward_call(ask: Ask, phi: Tensor) -> _Call:
+    return _backward_call(ask, phi, push=False)
+
+
+def _backward_call(ask: Ask, phi: Tensor, push: bool) -> _Call:
+    """``phi``: for push the cotangent of the answer."""
+    a, y, b, eps, n, K, squash, (of_y, _, _, of_eps, of_a) = _inputs(ask)
+    levels, m, how = _flat(phi), _whole(ask.m), (squash, push, (of_y, _step(phi), 0, of_eps, of_a))
+    R = ask.x.shape[0]
+    work, groups = _PRICE * R * n * K, (R + 15) // 16
+    if _alone(ask):
+        return _Call(two_backward, R, work, (_weights(ask), y, _exact(ask)[0], levels, eps, n, *how))
+    if not push and R >= 16 and _in_many(ask, phi):
+        return _Call(many_backward, groups, work, (a, y, b, levels, eps, n, K, m, ask.m is not None, *how))
+    if _in_lanes(n, K, ask.m):
+        return _Call(short_backward, groups, work, (a, y, b, levels, eps, n, K, *how))
+    if _of_few(K, ask.m):
+        return _Call(few_backward, R, work, (a, y, _exact(ask)[0], levels, eps, n, K, *how))
+    return _Call(ruled_backward, R, work, (a, y, b, levels, eps, n, K, m, *how))
 
 
 def _alone(ask: Ask) -> bool:
@@ -159,8 +206,10 @@ def _of_few(K: int, m: int | None) -> bool:
 def _in_many(ask: Ask, phi: Tensor) -> bool:
     """Whether rows go sixteen at a time in blocks: they share their targets, and are soft and not too long."""
     n, K, eps = ask.x.shape[-1], ask.y.shape[-1], ask.eps
-    shared = ask.a is None and len(ask.y) == len(ask.b) == len(phi) == 1 and (ask.last is None or len(ask.last) == 1)
-    return shared and n <= MODERATE and FEW < K <= SAVED and not isinstance(eps, Tensor) and n * n * eps >= _SOFT
+    if n > MODERATE or not FEW < K <= SAVED or isinstance(eps, Tensor) or n * n * eps < _SOFT or ask.a is not None:
+        return False
+    several = ask.y, ask.b, phi, phi if ask.last is None else ask.last
+    return all(t.shape[0] == 1 for t in several)
 
 
 def _whole(m: int | None) -> int:
@@ -206,7 +255,7 @@ def _state_size(n: int, K: int, m: int | None) -> int:
 
 
 def _state(ask: Ask) -> F32:
-    return np.empty((len(ask.x), _columns(ask)), np.float32)
+    return np.empty((ask.x.shape[0], _columns(ask)), np.float32)
 
 
 def _columns(ask: Ask) -> int:
@@ -214,24 +263,24 @@ def _columns(ask: Ask) -> int:
 
 
 def _inputs(ask: Ask, weighted: bool = False) -> _Given:
-    """What all kernels are given first: x, a, y, b, eps, n, K, squash and the steps from row to row.
+    """What all kernels are given after x: a, y, b, eps, n, K, squash and the steps from row to row.
 
     ``weighted``: a is wanted for two targets as well, whose own kernels have it from ``_weights``.
     """
     R, n = ask.x.shape
     y, b = ask.y, ask.b
     K = y.shape[-1]
-    if len(y) != len(b):
+    if y.shape[0] != b.shape[0]:
         y, b = y.expand(R, K), b.expand(R, K)
     eps = _flat(ask.eps) if isinstance(ask.eps, Tensor) else _eps(ask.eps)
-    steps = (K if len(y) > 1 else 0, 0, 0, 1 if len(eps) > 1 else 0, 0 if ask.a is None else n)
+    steps = (K if y.shape[0] > 1 else 0, 0, 0, 1 if len(eps) > 1 else 0, 0 if ask.a is None else n)
     a = _NOTHING if ask.a is None or (_alone(ask) and not weighted) else _flat(ask.a)
-    return _flat(ask.x), a, _flat(y), _flat(b), eps, n, K, SQUASH_CODES[ask.squash], steps
+    return a, _flat(y), _flat(b), eps, n, K, SQUASH_CODES[ask.squash], steps
 
 
 def _exact(ask: Ask) -> tuple[F64, float]:
     """b as kernels for a few targets want it, and the relative rounding of what they see of b and of the weights."""
-    b = ask.b if len(ask.y) == len(ask.b) else ask.b.expand(len(ask.x), -1)
+    b = ask.b if ask.y.shape[0] == ask.b.shape[0] else ask.b.expand(ask.x.shape[0], -1)
     single = b.dtype == torch.float32 or (ask.a is not None and not _alone(ask))
     return _wide(b), _SINGLE if single else 0.0
 

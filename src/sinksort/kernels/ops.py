@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -98,7 +99,7 @@ def _run_backward(
 def _late(error: Tensor) -> Tensor | None:
     """Rows whose answer is not good enough. Rows that hold NaN are not late."""
     late = error.numpy(force=True) > _ACCEPTED  # one copy from a device; on the CPU quicker than torch
-    return torch.from_numpy(late.nonzero()[0]).to(error.device) if late.any() else None
+    return torch.from_numpy(late.nonzero()[0]).to(error.device) if np.count_nonzero(late) else None
 
 
 def _chosen(ask: Ask, phi: Tensor | None, rows: Tensor) -> tuple[Ask, Tensor | None]:
@@ -123,27 +124,27 @@ def _reference_gradient(read: str, ask: Ask, phi: Tensor | None, cotangent: Tens
 
 class _Read(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, read: str, ask: Ask, phi: Tensor | None, name: str) -> Tensor:
-        answer, late = _run(read, ask, phi, name)
-        ctx.given = read, ask, phi, name, answer.state, late
+    def forward(ctx: Any, x: Tensor, given: tuple[str, Ask, Tensor | None, str]) -> Tensor:
+        answer, late = _run(*given)
+        ctx.given = *given, answer.state, late
         ctx.save_for_backward(x)
         return answer.out
 
     @staticmethod
-    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None, None, None, None]:
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None]:
         read, ask, phi, name, state, late = ctx.given
         (x,) = ctx.saved_tensors  # says so if it was written over since
         if torch.is_grad_enabled():  # somebody will differentiate this again
             grad = _reference_gradient(read, ask._replace(x=x), phi, cotangent, create_graph=True)
         else:
             grad = _run_backward(read, ask, phi, name, state, late, cotangent)
-        return grad, None, None, None, None
+        return grad, None
 
 
 def _differentiable(read: str, ask: Ask, phi: Tensor | None, name: str) -> Tensor:
     if torch.is_grad_enabled() and ask.x.requires_grad:
         x = ask.x
-        out: Tensor = _Read.apply(x, read, ask._replace(x=x.detach()), phi, name)  # type: ignore[no-untyped-call]
+        out: Tensor = _Read.apply(x, (read, ask._replace(x=x.detach()), phi, name))  # type: ignore[no-untyped-call]
         return out
     return _run(read, ask, phi, name)[0].out
 
