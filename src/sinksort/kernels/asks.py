@@ -64,6 +64,24 @@ class Ask(NamedTuple):
     last: Tensor | None = None  #: (R or 1, 6, K) float32, for the estimate of a rule's error
 
 
+def some_rows(ask: Ask, rows: Tensor) -> Ask:
+    """The same for some of its rows."""
+    a, last, eps = ask.a, ask.last, ask.eps
+    return ask._replace(
+        x=ask.x[rows],
+        a=None if a is None else a[rows],
+        y=of_rows(ask.y, rows),
+        b=of_rows(ask.b, rows),
+        eps=of_rows(eps, rows) if isinstance(eps, Tensor) else eps,
+        last=None if last is None else of_rows(last, rows),
+    )
+
+
+def of_rows(t: Tensor, rows: Tensor) -> Tensor:
+    """Some rows of what has one for each, or is the same for all."""
+    return t[rows] if len(t) > 1 else t
+
+
 class Answer(NamedTuple):
     """Of ``pull``, ``push`` or ``logs``."""
 

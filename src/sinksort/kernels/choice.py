@@ -31,7 +31,7 @@ _HINTS = {"numba": "install it with pip install 'sinksort[cpu]'", "triton": "it 
 _ORDINARY = Newton()
 _REACHED = 1e-5  #: marginal error that kernels always come below
 _SHARP = 5e-3  #: least entropy of sorts and selections of short rows in single precision
-MOST_LOGS = 128  #: values of rows whose plans are answered as such
+_MOST_LOGS = 128  #: values of rows whose plans are answered as such
 #: Kernels of ``logs`` that have run in Triton's interpreter only, on no GPU yet: who wants them asks by name.
 _UNTRIED = ("triton",)
 _VERY_SHORT = 20  #: values of rows that Numba's kernels work on sixteen at a time
@@ -148,13 +148,14 @@ def able(name: str, ask: Ask, backend: str) -> bool:
 
 def able_of_logs(name: str, ask: Ask, backend: str) -> bool:
     """``able`` for ``logs``."""
-    n = ask.x.shape[-1]
+    n, reason = ask.x.shape[-1], None
     if name in _UNTRIED and backend == "auto":
         return False
-    if _refused(f"its kernels say where at most {MOST_LOGS} values go, and there are {n}" if n > MOST_LOGS else None,
-                backend):  # fmt: skip
-        return False
-    if not torch.compiler.is_compiling() and _refused(short_kernels(name).unable(ask), backend):
+    if n > _MOST_LOGS:
+        reason = f"its kernels say where at most {_MOST_LOGS} values go, and there are {n}"
+    elif not torch.compiler.is_compiling():
+        reason = short_kernels(name).unable(ask)
+    if _refused(reason, backend):
         return False
     remember(name)
     return True

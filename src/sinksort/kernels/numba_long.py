@@ -18,7 +18,7 @@ from ..rules import gauss_rule
 from . import numba_long_few as few
 from . import numba_long_grid as grid
 from . import numba_rows as in_one_go
-from .asks import Answer, Ask
+from .asks import Answer, Ask, of_rows, some_rows
 from .numba_long_blocks import ARCTAN, BFLOAT16, FLOAT16, FLOAT32, IDENTITY, SIGMOID, Array, Rows
 from .numba_long_solve import DONE, SEARCH
 from .numba_long_values import (
@@ -142,7 +142,7 @@ def pull(ask: Ask, phi: Tensor) -> Answer:
     late = answer.error.numpy() > ACCEPTED
     if late.any():
         rows = torch.from_numpy(np.flatnonzero(late))
-        better = _pull_by_rules(*_some(ask, phi, rows))
+        better = _pull_by_rules(some_rows(ask, rows), of_rows(phi, rows))
         answer.out[rows], answer.error[rows] = better.out, better.error
         mark, theirs = _room(ask, answer.state)
         mark[late], theirs[late] = _HERE, better.state.numpy()
@@ -171,7 +171,8 @@ def pull_backward(ask: Ask, phi: Tensor, state: Tensor, w: Tensor) -> Tensor:
     late = mark[:, 1] == _HERE[1]
     if late.any():
         rows = torch.from_numpy(np.flatnonzero(late))
-        grad[rows] = _pull_by_rules_backward(*_some(ask, phi, rows), torch.from_numpy(theirs[late]), w[rows])
+        few, few_phi, their_state = some_rows(ask, rows), of_rows(phi, rows), torch.from_numpy(theirs[late])
+        grad[rows] = _pull_by_rules_backward(few, few_phi, their_state, w[rows])
     return grad
 
 
@@ -296,29 +297,12 @@ def _rows_by_nodes(nodes: np.ndarray) -> list[tuple[Tensor, int]]:
     return [(torch.from_numpy(np.flatnonzero(nodes == K)), int(K)) for K in np.unique(nodes) if K > 0]
 
 
-def _some(ask: Ask, phi: Tensor, rows: Tensor) -> tuple[Ask, Tensor]:
-    """The same for some rows."""
-
-    def of(t: Tensor) -> Tensor:
-        return t[rows] if len(t) > 1 else t
-
-    some = ask._replace(
-        x=of(ask.x),
-        a=None if ask.a is None else of(ask.a),
-        y=of(ask.y),
-        b=of(ask.b),
-        eps=of(ask.eps) if isinstance(ask.eps, Tensor) else ask.eps,
-        last=None if ask.last is None else of(ask.last),
-    )
-    return some, of(phi)
-
-
 def _by_rule(ask: Ask, phi: Tensor, rows: Tensor, K: int) -> tuple[Ask, Tensor]:
     """The same for some rows, by a rule of K nodes; phi is affine in y."""
     m = ask.m or 0
     at, weights, last = (torch.from_numpy(t).unsqueeze(0) for t in gauss_rule(m, K))
-    some, levels = _some(ask, phi, rows)
-    y, old_y, old_phi = at / (m - 1), some.y.double(), levels.double()
+    some = some_rows(ask, rows)
+    y, old_y, old_phi = at / (m - 1), some.y.double(), of_rows(phi, rows).double()
     slope = (old_phi[:, -1:] - old_phi[:, :1]) / (old_y[:, -1:] - old_y[:, :1])
     return some._replace(y=y, b=weights, last=last), old_phi[:, :1] + slope * (y - old_y[:, :1])
 

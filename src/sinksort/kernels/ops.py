@@ -21,7 +21,7 @@ from .._checks import tracing
 from ..refine import accepted_error
 from ..solvers._common import host_may_look
 from . import reference
-from .asks import Answer, Ask, Kernels
+from .asks import Answer, Ask, Kernels, of_rows, some_rows
 from .choice import kernels_named, short_kernels
 
 _ACCEPTED = accepted_error(torch.float32)
@@ -103,12 +103,7 @@ def _late(error: Tensor) -> Tensor | None:
 
 
 def _chosen(ask: Ask, phi: Tensor | None, rows: Tensor) -> tuple[Ask, Tensor | None]:
-    def of(t: Any) -> Any:
-        return t[rows] if isinstance(t, Tensor) and len(t) > 1 else t
-
-    few = ask._replace(x=ask.x[rows], a=of(ask.a) if ask.a is None or len(ask.x) > 1 else ask.a[rows],
-                  y=of(ask.y), b=of(ask.b), eps=of(ask.eps), last=of(ask.last))  # fmt: skip
-    return few, of(phi)
+    return some_rows(ask, rows), None if phi is None else of_rows(phi, rows)
 
 
 def _reference_gradient(read: str, ask: Ask, phi: Tensor | None, cotangent: Tensor, create_graph: bool) -> Tensor:

@@ -41,7 +41,8 @@ def ranks(
     solver: Solver,
     backend: str,
 ) -> Tensor | None:
-    alone = weights is None and mask is None and targets is None and target_weights is None
+    plain = targets is None and target_weights is None and mask is None
+    alone = plain and weights is None
     options = (dim, descending, num_targets, eps, cost, squash, solver, backend)
     known = _decided_before(x, options) if alone else None
     if known is not None:
@@ -50,7 +51,6 @@ def ranks(
     if name is None:
         return None
     rows = as_rows(x, dim)
-    plain = targets is None and target_weights is None and mask is None
     m = _count(rows, num_targets) if plain else 0
     nodes = nodes_in_place_of(m, entropy_number(eps), name) if m > 1 else None
     if nodes is not None:

@@ -365,19 +365,9 @@ def backward(
             tl.store(partial_ptr + N + i, direct.to(tl.float32), mask=i < N)
     tl.debug_barrier()
     through_moments(
-        x_ptr,
-        a_ptr,
-        state_ptr,
-        partial_ptr,
-        grad_ptr + row * N,
-        N,
-        x_col,
-        a_col,
-        SQUASH,
-        WEIGHTED,
-        READ == PUSH,
-        BLOCK_N,
-    )
+        x_ptr, a_ptr, state_ptr, partial_ptr, grad_ptr + row * N, N, x_col, a_col, SQUASH, WEIGHTED, READ == PUSH,
+        BLOCK_N
+    )  # fmt: skip
 
 
 @triton.jit

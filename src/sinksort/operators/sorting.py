@@ -31,10 +31,11 @@ def full_precision(operator: Callable[_P, _R]) -> Callable[_P, _R]:
 
     @functools.wraps(operator)
     def wrapped(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        x = args[0] if args else None
-        if not isinstance(x, Tensor) or x.is_meta:
-            x = next((t for t in (*args, *kwargs.values()) if isinstance(t, Tensor) and not t.is_meta), None)
-        device = "cpu" if x is None else x.device.type
+        device = "cpu"
+        for t in (*args, *kwargs.values()):  # a loop: a generator would take longer than all else here
+            if isinstance(t, Tensor) and not t.is_meta:
+                device = t.device.type
+                break
         if not torch.is_autocast_enabled(device):  # the context below costs as much as a small kernel
             return operator(*args, **kwargs)
         with torch.autocast(device, enabled=False):
