@@ -66,7 +66,6 @@ OPTIONS = {
         "compare": "transport,neuralsort,neuralsort-stochastic",
         "precision": "bfloat16",
         "measure_every": 5,
-        "newton_steps": 5,
         "compiled": True,
         **COMMON,
     },

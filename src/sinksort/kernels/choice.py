@@ -32,8 +32,6 @@ _ORDINARY = Newton()
 _REACHED = 1e-5  #: marginal error that kernels always come below
 _SHARP = 5e-3  #: least entropy of sorts and selections of short rows in single precision
 _MOST_LOGS = 128  #: values of rows whose plans are answered as such
-#: Kernels of ``logs`` that have run in Triton's interpreter only, on no GPU yet: who wants them asks by name.
-_UNTRIED = ("triton",)
 _VERY_SHORT = 20  #: values of rows that Numba's kernels work on sixteen at a time
 _SINGLE = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -149,8 +147,6 @@ def able(name: str, ask: Ask, backend: str) -> bool:
 def able_of_logs(name: str, ask: Ask, backend: str) -> bool:
     """``able`` for ``logs``."""
     n, reason = ask.x.shape[-1], None
-    if name in _UNTRIED and backend == "auto":
-        return False
     if n > _MOST_LOGS:
         reason = f"its kernels say where at most {_MOST_LOGS} values go, and there are {n}"
     elif not torch.compiler.is_compiling():

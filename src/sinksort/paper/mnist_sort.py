@@ -21,7 +21,6 @@ from torch import Tensor
 
 from ..losses import permutation_cross_entropy
 from ..relaxations import NeuralSort, permutation
-from ..solvers import Newton
 from .images import Bytes, read_mnist
 from .networks import NumberReader, SideBySide
 from .settings import PRECISIONS, knob, require_among, require_counts
@@ -50,7 +49,6 @@ class MnistSort:
     compare: tuple[str, ...] = knob(METHODS, "methods to compare")
     precision: str = knob("bfloat16", "of convolutions on a GPU: bfloat16 or float32")
     measure_every: int = knob(5, "epochs between measurements")
-    newton_steps: int = knob(5, "solver steps in a CUDA graph")
     compiled: bool = knob(True, "networks on a GPU by torch.compile")
 
     def __post_init__(self) -> None:
@@ -150,7 +148,6 @@ class SortTask:
     def losses(self, batch: Batch) -> Tensor:
         scores, ranks = self.scores(batch["index"]), batch["ranks"]
         if self.method in ("transport", "transport-raw"):
-            recording = scores.is_cuda and torch.cuda.is_current_stream_capturing()
             raw = self.method == "transport-raw"
             lost = permutation_cross_entropy(
                 scores,
@@ -158,7 +155,6 @@ class SortTask:
                 eps=self.knobs.raw_eps if raw else self.knobs.eps,
                 squash=None if raw else "sigmoid",
                 reduction="none",
-                solver=Newton(max_iterations=self.knobs.newton_steps) if recording else Newton(),
             )
         else:
             if self.method == "neuralsort-stochastic":
