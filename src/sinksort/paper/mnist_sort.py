@@ -168,7 +168,7 @@ class SortTask:
         numbers: list[Numbers] = [{} for _ in self.seeds]
         for part, name in ((_VALIDATE, "validation"), (_TEST, "test")):
             index, values = self._held_out[part]
-            chunks = (chunk.expand(len(self.seeds), *chunk.shape) for chunk in index.split(20))
+            chunks = (chunk.expand(len(self.seeds), *chunk.shape) for chunk in index.split(4))
             scores = torch.cat([self._scores(self.pools[part], chunk) for chunk in chunks], dim=1)
             for r, (exact, share) in enumerate(accuracies(scores, values)):
                 numbers[r][f"{name}_exact"], numbers[r][f"{name}_elements"] = exact, share

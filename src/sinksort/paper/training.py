@@ -149,6 +149,7 @@ def _graphed(task: Task, optimizer: torch.optim.Optimizer) -> Callable[[Batch], 
                         value.copy_(moments[id(p)][key])
                     else:
                         value.zero_()
+        torch.cuda.empty_cache()  # gigabytes of workspace were tried; others may train on this device
         with torch.cuda.graph(graph):
             _step(task, optimizer, fixed)
 
