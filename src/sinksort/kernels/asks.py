@@ -45,7 +45,7 @@ as a fraction of n.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -62,6 +62,9 @@ class Ask(NamedTuple):
     squash: str | None  #: "sigmoid", "arctan", or None when x is x~
     m: int | None = None  #: how many targets the nodes stand for; None: y are the targets
     last: Tensor | None = None  #: (R or 1, 6, K) float32, for the estimate of a rule's error
+    known: dict[Any, Any] | None = (
+        None  #: for what kernels prepare: common to all asks that differ in x's numbers alone
+    )
 
 
 def some_rows(ask: Ask, rows: Tensor) -> Ask:
@@ -74,6 +77,7 @@ def some_rows(ask: Ask, rows: Tensor) -> Ask:
         b=of_rows(ask.b, rows),
         eps=of_rows(eps, rows) if isinstance(eps, Tensor) else eps,
         last=None if last is None else of_rows(last, rows),
+        known=None,
     )
 
 

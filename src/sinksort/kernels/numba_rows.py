@@ -39,7 +39,6 @@ _NOTHING: F32 = np.zeros(0, np.float32)
 _NO_WEIGHTS: F64 = np.zeros(0)
 _Steps = tuple[int, int, int, int, int]
 _Given = tuple[F32, F32, F32, F32, int, int, int, _Steps]
-_MOST_CALLS = 256  #: remembered
 _SINGLE = 1e-7  #: relative rounding of weights in single precision
 
 
@@ -59,32 +58,32 @@ def state_layout(ask: Ask) -> tuple[int, torch.dtype]:
 
 
 def pull(ask: Ask, phi: Tensor) -> Answer:
-    R, n = ask.x.shape
-    call = _made(_pull_call, ask, phi)
-    out, state, error = np.empty((R, n), np.float32), _state(ask), np.empty(R, np.float32)
-    run(call.kernel, call.tasks, call.work, _flat(ask.x), *call.args, out.reshape(-1), state.reshape(-1), error)
-    return Answer(_like(out, ask.x), torch.from_numpy(state), torch.from_numpy(error))
+    x, call = ask.x, _prepared(_pull_call, ask, phi)
+    out, state, error = _answers(x.shape, call)
+    run(call.kernel, call.tasks, call.work, _flat(x), *call.args, out.reshape(-1), state.reshape(-1), error)
+    return Answer(_like(out, x), torch.from_numpy(state), torch.from_numpy(error))
 
 
 def push(ask: Ask) -> Answer:
-    R, K = ask.x.shape[0], ask.y.shape[-1]
-    call = _made(_push_call, ask, ask.y)
-    out, state, error = np.empty((R, K), np.float32), _state(ask), np.empty(R, np.float32)
-    run(call.kernel, call.tasks, call.work, _flat(ask.x), *call.args, out.reshape(-1), state.reshape(-1), error)
+    x, call = ask.x, _prepared(_push_call, ask, ask.y)
+    out, state, error = _answers((x.shape[0], ask.y.shape[-1]), call)
+    run(call.kernel, call.tasks, call.work, _flat(x), *call.args, out.reshape(-1), state.reshape(-1), error)
     return Answer(torch.from_numpy(out), torch.from_numpy(state), torch.from_numpy(error))
 
 
 def pull_backward(ask: Ask, phi: Tensor, state: Tensor, w: Tensor) -> Tensor:
-    return _backward(ask, _made(_pull_backward_call, ask, phi), state, _flat(w))
+    call = _prepared(_pull_backward_call, ask, phi)
+    return _backward(ask, call, call.args, state, _flat(w))
 
 
 def push_backward(ask: Ask, state: Tensor, c: Tensor) -> Tensor:
-    return _backward(ask, _backward_call(ask, c, push=True), state, _NOTHING)
+    call = _prepared(_push_backward_call, ask, c)
+    return _backward(ask, call, (*call.args[:_LEVELS], _flat(c), *call.args[_LEVELS + 1 :]), state, _NOTHING)
 
 
-def _backward(ask: Ask, call: _Call, state: Tensor, w: F32) -> Tensor:
+def _backward(ask: Ask, call: _Call, args: tuple[Any, ...], state: Tensor, w: F32) -> Tensor:
     grad = np.empty(ask.x.shape, np.float32)
-    run(call.kernel, call.tasks, call.work, _flat(ask.x), *call.args, w, grad.reshape(-1), _flat(state))
+    run(call.kernel, call.tasks, call.work, _flat(ask.x), *args, w, grad.reshape(-1), _flat(state))
     return _like(grad, ask.x)
 
 
@@ -117,28 +116,41 @@ class _Call(NamedTuple):
     tasks: int
     work: float  #: in nanoseconds, about
     args: tuple[Any, ...]  #: between x and what the kernel writes
+    columns: int = 0  #: of the state, if it is to be made
 
 
-_calls: dict[Any, tuple[_Call, tuple[Tensor | None, ...]]] = {}
+_LEVELS = 3  #: which of the arguments of every backward kernel are the levels, or the cotangent of what was pushed
 
 
-def _made(make: Callable[[Ask, Tensor], _Call], ask: Ask, phi: Tensor) -> _Call:
-    """``make(ask, phi)``; remembered, because most calls differ from the one before in x alone."""
-    if ask.a is not None or isinstance(ask.eps, Tensor):
+def _prepared(make: Callable[[Ask, Tensor], _Call], ask: Ask, phi: Tensor) -> _Call:
+    """``make(ask, phi)``; once for all asks that differ in the numbers of x alone."""
+    if ask.known is None:
         return make(ask, phi)
-    key = make, ask.x.shape, id(ask.y), id(ask.b), id(ask.last), id(phi), ask.eps, ask.squash, ask.m
-    known = _calls.get(key)
-    if known is not None:
-        return known[0]
-    call, tables = make(ask, phi), (ask.y, ask.b, ask.last, phi)
-    if all(t is None or t.shape[0] == 1 for t in tables):
-        if len(_calls) >= _MOST_CALLS:
-            _calls.clear()
-        _calls[key] = call, tables  # kept, so that nobody else gets their ids
+    call: _Call | None = ask.known.get(make)
+    if call is None:
+        call = ask.known[make] = make(ask, phi)
     return call
 
 
 def _pull_call(ask: Ask, phi: Tensor) -> _Call:
+    return _pull_kernel(ask, phi)._replace(columns=_columns(ask))
+
+
+def _push_call(ask: Ask, _: Tensor) -> _Call:
+    return _push_kernel(ask)._replace(columns=_columns(ask))
+
+
+def _pull_backward_call(ask: Ask, phi: Tensor) -> _Call:
+    return _backward_kernel(ask, phi, push=False)
+
+
+def _push_backward_call(ask: Ask, c: Tensor) -> _Call:
+    """With any numbers in place of c: they change from call to call."""
+    call = _backward_kernel(ask, c, push=True)
+    return call._replace(args=(*call.args[:_LEVELS], _NOTHING, *call.args[_LEVELS + 1 :]))
+
+
+def _pull_kernel(ask: Ask, phi: Tensor) -> _Call:
     a, y, b, eps, n, K, squash, (of_y, _, _, of_eps, of_a) = _inputs(ask)
     last, levels, m = _NOTHING if ask.last is None else _flat(ask.last), _flat(phi), _whole(ask.m)
     steps = (of_y, _step(phi), 0 if ask.last is None else _step(ask.last), of_eps, of_a)
@@ -155,7 +167,7 @@ def _pull_call(ask: Ask, phi: Tensor) -> _Call:
     return _Call(pull_ruled, R, work, (a, y, b, levels, last, eps, n, K, m, squash, steps))
 
 
-def _push_call(ask: Ask, _: Tensor) -> _Call:
+def _push_kernel(ask: Ask) -> _Call:
     a, y, b, eps, n, K, squash, steps = _inputs(ask)
     R = ask.x.shape[0]
     work = _PRICE * R * n * K
@@ -168,11 +180,7 @@ def _push_call(ask: Ask, _: Tensor) -> _Call:
     return _Call(push_rows, R, work, (a, y, b, eps, n, K, squash, steps))
 
 
-def _pull_backward_call(ask: Ask, phi: Tensor) -> _Call:
-    return _backward_call(ask, phi, push=False)
-
-
-def _backward_call(ask: Ask, phi: Tensor, push: bool) -> _Call:
+def _backward_kernel(ask: Ask, phi: Tensor, push: bool) -> _Call:
     """``phi``: for push the cotangent of the answer."""
     a, y, b, eps, n, K, squash, (of_y, _, _, of_eps, of_a) = _inputs(ask)
     levels, m, how = _flat(phi), _whole(ask.m), (squash, push, (of_y, _step(phi), 0, of_eps, of_a))
@@ -220,6 +228,12 @@ def _whole(m: int | None) -> int:
 # ---- tensors as flat arrays
 
 
+def _answers(shape: tuple[int, ...], call: _Call) -> tuple[F32, F32, F32]:
+    """Room for an answer, the state and the error of each row."""
+    R = shape[0]
+    return np.empty(shape, np.float32), np.empty((R, call.columns), np.float32), np.empty(R, np.float32)
+
+
 def _flat(t: Tensor) -> F32:
     if t.dtype != torch.float32 or t.requires_grad:
         t = t.detach().to(torch.float32)
@@ -252,10 +266,6 @@ def _state_size(n: int, K: int, m: int | None) -> int:
     if _of_few(K, m):
         return SIZE
     return int(many_layout(n, K, _whole(m)).size if n <= MODERATE and K <= SAVED else state_size(n, K, _whole(m)))
-
-
-def _state(ask: Ask) -> F32:
-    return np.empty((ask.x.shape[0], _columns(ask)), np.float32)
 
 
 def _columns(ask: Ask) -> int:

@@ -11,7 +11,7 @@ Which way a plan is read is a name below, ``read``; phi is there for "pull" only
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,34 +21,18 @@ from .._checks import tracing
 from ..refine import accepted_error
 from ..solvers._common import host_may_look
 from . import reference
-from .asks import Answer, Ask, Kernels, of_rows, some_rows
+from .asks import Answer, Ask, of_rows, some_rows
 from .choice import kernels_named, short_kernels
 
 _ACCEPTED = accepted_error(torch.float32)
 
 
-def pull(ask: Ask, phi: Tensor, name: str) -> Tensor:
-    """(R, n): averages of phi over the targets that each value is sent to, by the kernels called ``name``."""
+def read(way: str, ask: Ask, phi: Tensor | None, name: str) -> Tensor:
+    """``Answer.out`` of the kernels called ``name``."""
     if tracing():
-        out: Tensor = _pull_op(*_flat(ask), phi, name)[0]
+        out: Tensor = _OPERATORS[way](*_flat(ask), *_with(phi), name)[0]
         return out
-    return _differentiable("pull", ask, phi, name)
-
-
-def push(ask: Ask, name: str) -> Tensor:
-    """(R, K) float32: averages of x over the values that each target receives."""
-    if tracing():
-        out: Tensor = _push_op(*_flat(ask), name)[0]
-        return out
-    return _differentiable("push", ask, None, name)
-
-
-def logs(ask: Ask, name: str) -> Tensor:
-    """(R, n, K) float32: logarithms of the share of each value that goes to each target."""
-    if tracing():
-        out: Tensor = _logs_op(*_flat(ask), name)[0]
-        return out
-    return _differentiable("logs", ask, None, name)
+    return eager(ask.x, way_of(way, ask, name), ask._replace(x=ask.x.detach()), phi)
 
 
 # ---- running a kernel, and mending its answer
@@ -60,19 +44,28 @@ _REFERENCE: dict[str, Callable[..., Tensor]] = {
 }
 
 
-def _kernels(read: str, ask: Ask, name: str) -> Kernels:
-    return short_kernels(name) if read == "logs" else kernels_named(name, ask)
+class Way(NamedTuple):
+    """The functions of some kernels that read a plan in one way."""
+
+    read: str
+    forward: Callable[..., Answer]
+    backward: Callable[..., Tensor]
+    final: bool
+
+
+def way_of(read: str, ask: Ask, name: str) -> Way:
+    kernels = short_kernels(name) if read == "logs" else kernels_named(name, ask)
+    return Way(read, getattr(kernels, read), getattr(kernels, f"{read}_backward"), kernels.FINAL)
 
 
 def _with(phi: Tensor | None) -> tuple[Tensor, ...]:
     return () if phi is None else (phi,)
 
 
-def _run(read: str, ask: Ask, phi: Tensor | None, name: str) -> tuple[Answer, Tensor | None]:
+def _run(way: Way, ask: Ask, phi: Tensor | None) -> tuple[Answer, Tensor | None]:
     """The answer, and which of its rows are the reference's."""
-    kernels = _kernels(read, ask, name)
-    answer: Answer = getattr(kernels, read)(ask, *_with(phi))
-    if kernels.FINAL:
+    answer = way.forward(ask) if phi is None else way.forward(ask, phi)
+    if way.final:
         return answer, None
     if not host_may_look(answer.error):
         fine = answer.error <= _ACCEPTED  # nobody can look: rather no answer than a wrong one
@@ -82,23 +75,26 @@ def _run(read: str, ask: Ask, phi: Tensor | None, name: str) -> tuple[Answer, Te
     if late is not None:
         few, few_phi = _chosen(ask, phi, late)
         with torch.no_grad():
-            answer.out[late] = _REFERENCE[read](few, *_with(few_phi)).to(answer.out.dtype)
+            answer.out[late] = _REFERENCE[way.read](few, *_with(few_phi)).to(answer.out.dtype)
     return answer, late
 
 
 def _run_backward(
-    read: str, ask: Ask, phi: Tensor | None, name: str, state: Tensor, late: Tensor | None, cotangent: Tensor
+    way: Way, ask: Ask, phi: Tensor | None, state: Tensor, late: Tensor | None, cotangent: Tensor
 ) -> Tensor:
-    grad: Tensor = getattr(_kernels(read, ask, name), f"{read}_backward")(ask, *_with(phi), state, cotangent)
+    grad = way.backward(ask, state, cotangent) if phi is None else way.backward(ask, phi, state, cotangent)
     if late is not None:
         few, few_phi = _chosen(ask, phi, late)
-        grad[late] = _reference_gradient(read, few, few_phi, cotangent[late], create_graph=False)
+        grad[late] = _reference_gradient(way.read, few, few_phi, cotangent[late], create_graph=False)
     return grad
 
 
 def _late(error: Tensor) -> Tensor | None:
     """Rows whose answer is not good enough. Rows that hold NaN are not late."""
-    late = error.numpy(force=True) > _ACCEPTED  # one copy from a device; on the CPU quicker than torch
+    errors = (error if error.is_cpu else error.cpu()).numpy()
+    if errors.size == 0 or errors.item(errors.argmax()) <= _ACCEPTED:  # quicker than a comparison of all
+        return None
+    late = errors > _ACCEPTED
     return torch.from_numpy(late.nonzero()[0]).to(error.device) if np.count_nonzero(late) else None
 
 
@@ -119,7 +115,7 @@ def _reference_gradient(read: str, ask: Ask, phi: Tensor | None, cotangent: Tens
 
 class _Read(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, given: tuple[str, Ask, Tensor | None, str]) -> Tensor:
+    def forward(ctx: Any, x: Tensor, given: tuple[Way, Ask, Tensor | None]) -> Tensor:
         answer, late = _run(*given)
         ctx.given = *given, answer.state, late
         ctx.save_for_backward(x)
@@ -127,21 +123,21 @@ class _Read(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None]:
-        read, ask, phi, name, state, late = ctx.given
+        way, ask, phi, state, late = ctx.given
         (x,) = ctx.saved_tensors  # says so if it was written over since
         if torch.is_grad_enabled():  # somebody will differentiate this again
-            grad = _reference_gradient(read, ask._replace(x=x), phi, cotangent, create_graph=True)
+            grad = _reference_gradient(way.read, ask._replace(x=x), phi, cotangent, create_graph=True)
         else:
-            grad = _run_backward(read, ask, phi, name, state, late, cotangent)
+            grad = _run_backward(way, ask, phi, state, late, cotangent)
         return grad, None
 
 
-def _differentiable(read: str, ask: Ask, phi: Tensor | None, name: str) -> Tensor:
-    if torch.is_grad_enabled() and ask.x.requires_grad:
-        x = ask.x
-        out: Tensor = _Read.apply(x, (read, ask._replace(x=x.detach()), phi, name))  # type: ignore[no-untyped-call]
+def eager(x: Tensor, way: Way, ask: Ask, phi: Tensor | None) -> Tensor:
+    """``ask.x`` are the numbers of x, which may need a gradient."""
+    if torch.is_grad_enabled() and x.requires_grad:
+        out: Tensor = _Read.apply(x, (way, ask, phi))  # type: ignore[no-untyped-call]
         return out
-    return _run(read, ask, phi, name)[0].out
+    return _run(way, ask, phi)[0].out
 
 
 # ---- traced
@@ -174,7 +170,8 @@ def _pull_op(
     phi: Tensor,
     name: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return _run("pull", _ask(x, a, y, b, last, eps, eps_rows, squash, m), phi, name)[0]
+    ask = _ask(x, a, y, b, last, eps, eps_rows, squash, m)
+    return _run(way_of("pull", ask, name), ask, phi)[0]
 
 
 @torch.library.custom_op("sinksort::push", mutates_args=())
@@ -190,7 +187,8 @@ def _push_op(
     m: int | None,
     name: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return _run("push", _ask(x, a, y, b, last, eps, eps_rows, squash, m), None, name)[0]
+    ask = _ask(x, a, y, b, last, eps, eps_rows, squash, m)
+    return _run(way_of("push", ask, name), ask, None)[0]
 
 
 @torch.library.custom_op("sinksort::logs", mutates_args=())
@@ -206,7 +204,8 @@ def _logs_op(
     m: int | None,
     name: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return _run("logs", _ask(x, a, y, b, last, eps, eps_rows, squash, m), None, name)[0]
+    ask = _ask(x, a, y, b, last, eps, eps_rows, squash, m)
+    return _run(way_of("logs", ask, name), ask, None)[0]
 
 
 @torch.library.custom_op("sinksort::read_backward", mutates_args=())
@@ -228,8 +227,9 @@ def _backward_op(
     cotangent: Tensor,
 ) -> Tensor:
     ask = _ask(x, a, y, b, last, eps, eps_rows, squash, m)
-    late = None if _kernels(read, ask, name).FINAL or not host_may_look(error) else _late(error)
-    return _run_backward(read, ask, phi, name, state, late, cotangent)
+    way = way_of(read, ask, name)
+    late = None if way.final or not host_may_look(error) else _late(error)
+    return _run_backward(way, ask, phi, state, late, cotangent)
 
 
 @_backward_op.register_fake
@@ -304,7 +304,8 @@ def _vmapped(op: Any, several: bool) -> Callable[..., tuple[Any, Any]]:
     return rule
 
 
-for _name, _op in (("pull", _pull_op), ("push", _push_op), ("logs", _logs_op)):
+_OPERATORS = {"pull": _pull_op, "push": _push_op, "logs": _logs_op}
+for _name, _op in _OPERATORS.items():
     _op.register_fake(_shapes(_name))
     _op.register_autograd(_backward(_name), setup_context=_setup(_name))
     _op.register_vmap(_vmapped(_op, True))

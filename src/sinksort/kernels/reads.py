@@ -1,13 +1,15 @@
-"""The operators as kernels answer them: their targets, the ask, and the answer in the shape of x.
+"""The operators as kernels answer them: each poses an ask, and says what becomes of the answer.
 
-Each function returns None when the reference is to answer: because no kernels fit, or because an argument is wrong,
-which the reference says better.
+None comes back when the reference is to answer: because no kernels fit, or because an argument is wrong, which the
+reference says better. What was posed is remembered for calls that differ in the numbers of x alone: to find out which
+kernels answer, and with which targets, takes as long as some of them need.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple, ParamSpec
 
 import torch
 from torch import Tensor
@@ -22,12 +24,76 @@ from .asks import Ask
 from .choice import able, able_of_logs, chosen, forward_mode_on, refuse, remember, too_sharp
 from .tables import MOST_TARGETS, Targets, default_targets, membership_targets, nodes_in_place_of
 
+_P = ParamSpec("_P")
+
 _FAINT = 1e-12  #: share of a target, of which only the reference tells from where it would get it
+_MOST_KNOWN, _MOST_NUMBERS = 1024, 1024  #: calls that are remembered, and weights of targets of one of them
 
 
+class _Posed(NamedTuple):
+    read: str
+    name: str  #: of the kernels
+    ask: Ask
+    phi: Tensor | None
+    rows: Callable[[Tensor], Tensor]  #: of x, as they are asked: (R, n)
+    shaped: Callable[[Tensor], Tensor]  #: what the operator returns, from the answer
+
+
+class _Known(NamedTuple):
+    name: str
+    way: ops.Way
+    rest: tuple[Any, ...]  #: of an ask, after x
+    phi: Tensor | None
+    rows: Callable[[Tensor], Tensor]
+    shaped: Callable[[Tensor], Tensor]
+
+    @classmethod
+    def of(cls, posed: _Posed) -> _Known:
+        way = ops.way_of(posed.read, posed.ask, posed.name)
+        return cls(posed.name, way, posed.ask._replace(known={})[1:], posed.phi, posed.rows, posed.shaped)
+
+
+_known: dict[tuple[Any, ...], _Known] = {}
+
+
+def _answered(pose: Callable[_P, _Posed | None]) -> Callable[_P, Tensor | None]:
+    """The read-out that ``pose`` poses. Calls are remembered if all their options are given by place, not by name."""
+
+    @functools.wraps(pose)
+    def answer(*args: _P.args, **named: _P.kwargs) -> Tensor | None:
+        x, options = args[0], args[1:]
+        if type(x) is not Tensor or named or tracing() or forward_mode_on():
+            return _asked(pose(*args, **named))
+        call = (pose, x.shape, x.dtype, x.device, *options, *map(type, options))  # True is not 1, which it equals
+        try:
+            known = _known.get(call)
+        except TypeError:  # something that cannot be an option, as others will say
+            return _asked(pose(*args, **named))
+        if known is None:
+            posed = pose(*args, **named)
+            if posed is None or any(isinstance(t, Tensor) for t in options) or posed.ask.b.numel() > _MOST_NUMBERS:
+                return _asked(posed)
+            if len(_known) >= _MOST_KNOWN:
+                _known.clear()
+            known = _known[call] = _Known.of(posed)
+        remember(known.name)
+        rows = known.rows(x)
+        return known.shaped(ops.eager(rows, known.way, Ask(rows.detach(), *known.rest), known.phi))
+
+    return answer
+
+
+def _asked(posed: _Posed | None) -> Tensor | None:
+    return None if posed is None else posed.shaped(ops.read(posed.read, posed.ask, posed.phi, posed.name))
+
+
+def _itself(t: Tensor) -> Tensor:
+    return t
+
+
+@_answered
 def ranks(
     x: Tensor,
-    *,
     dim: int,
     descending: bool,
     weights: Tensor | None,
@@ -40,13 +106,8 @@ def ranks(
     squash: Squash,
     solver: Solver,
     backend: str,
-) -> Tensor | None:
+) -> _Posed | None:
     plain = targets is None and target_weights is None and mask is None
-    alone = plain and weights is None
-    options = (dim, descending, num_targets, eps, cost, squash, solver, backend)
-    known = _decided_before(x, options) if alone else None
-    if known is not None:
-        return _pulled_again(x, *known, dim, eps, squash)
     name = chosen(x, eps, cost, squash, solver, backend, weights, targets, target_weights)
     if name is None:
         return None
@@ -60,15 +121,12 @@ def ranks(
         if several is None:
             return None
         at = several
-    out = _pulled(x, rows, dim, weights, mask, at, eps, squash, name, backend)
-    if out is not None and alone:
-        _decide(x, options, name, at)
-    return out
+    return _pulled(x, rows, dim, weights, mask, at, eps, squash, name, backend)
 
 
+@_answered
 def sorts(
     x: Tensor,
-    *,
     dim: int,
     descending: bool,
     weights: Tensor | None,
@@ -81,7 +139,7 @@ def sorts(
     squash: Squash,
     solver: Solver,
     backend: str,
-) -> Tensor | None:
+) -> _Posed | None:
     name = chosen(x, eps, cost, squash, solver, backend, weights, targets, target_weights)
     if name is None:
         return None
@@ -92,18 +150,19 @@ def sorts(
     at = _targets(x, rows, dim, mask, targets, target_weights, num_targets, descending, backend)
     if at is None:
         return None
-    out = _pushed(x, rows, dim, weights, mask, at, eps, squash, name, backend)
-    if out is None:
-        return None
-    out = out.flip(-1) if descending else out
-    return out.reshape(*rows.shape[:-1], -1).to(x.dtype).movedim(-1, dim)
+    back, dtype = _back(x, dim), x.dtype
+
+    def shaped(out: Tensor) -> Tensor:
+        return back((out.flip(-1) if descending else out).to(dtype))
+
+    return _pushed(x, rows, dim, weights, mask, at, eps, squash, name, backend, _flattened(x, dim), shaped)
 
 
+@_answered
 def memberships(
     x: Tensor,
+    share: Callable[[Tensor, float | Tensor, int, Tensor | None], Tensor],
     k: float | Tensor,
-    share: Callable[[], Tensor],
-    *,
     dim: int,
     largest: bool,
     weights: Tensor | None,
@@ -113,8 +172,8 @@ def memberships(
     squash: Squash,
     solver: Solver,
     backend: str,
-) -> Tensor | None:
-    """``share()`` is k/n, (..., 1), after checking k."""
+) -> _Posed | None:
+    """``share(x, k, dim, mask)`` is k/n, (..., 1), after checking k."""
     name = chosen(x, eps, cost, squash, solver, backend, weights, k)
     if name is None:
         return None
@@ -124,17 +183,18 @@ def memberships(
         at = membership_targets(float(k) / n, largest, x.device)
     else:
         ends = membership_targets(0.5, largest, x.device)
-        of_all = share().reshape(-1, 1).double()
+        of_all = share(x, k, dim, mask).reshape(-1, 1).double()
         b = torch.cat([1.0 - of_all, of_all] if largest else [of_all, 1.0 - of_all], dim=-1)
         at = Targets(ends.y, b, ends.phi)
     return _pulled(x, rows, dim, weights, mask, at, eps, squash, name, backend, sharp=True)
 
 
+@_answered
 def quantiles(
     x: Tensor,
-    q: float | Sequence[float] | Tensor,
-    fillers: Tensor,
-    *,
+    fillers: Callable[[Tensor, Any, float | None, int, Tensor | None], Tensor],
+    q: float | tuple[float, ...] | Tensor,
+    width: float | None,
     dim: int,
     weights: Tensor | None,
     mask: Tensor | None,
@@ -143,27 +203,40 @@ def quantiles(
     squash: Squash,
     solver: Solver,
     backend: str,
-) -> Tensor | None:
-    """(levels, ...), not yet masked. ``fillers``: the target weights (levels, ..., 3)."""
+) -> _Posed | None:
+    """(...) of one level, (levels, ...) of several; not yet masked.
+
+    ``fillers(x, q, width, dim, mask)`` are the target weights (levels, ..., 3).
+    """
     name = chosen(x, eps, cost, squash, solver, backend, weights, q)
     if name is None:
         return None
-    rows = as_rows(x, dim)
-    shape = (len(fillers), *rows.shape)
+    rows, b, dtype = as_rows(x, dim), fillers(x, q, width, dim, mask), x.dtype
+    shape = (len(b), *rows.shape)
     y = default_targets(rows.shape[-1], 3, None, False, x.device).y
-    fillers = fillers if fillers.numel() == 3 else fillers.expand(*shape[:-1], 3)  # one for all rows
-    at = Targets(y, fillers.reshape(-1, 3).double(), y)
+    b = b if b.numel() == 3 else b.expand(*shape[:-1], 3)  # one for all rows
+    at = Targets(y, b.reshape(-1, 3).double(), y)
     if weights is not None:
         weights = like_rows(weights, x, dim, "weights").expand(shape)
     if mask is not None:
         mask = like_rows(mask, x, dim, "mask").expand(shape)
-    out = _pushed(rows.expand(shape), rows.expand(shape), -1, weights, mask, at, eps, squash, name, backend)
-    return None if out is None else out[:, 1].reshape(shape[:-1]).to(x.dtype)
+    several = q.ndim > 0 if isinstance(q, Tensor) else isinstance(q, tuple)
+    batch, flat = shape[:-1] if several else shape[1:-1], _flattened(x, dim)
+
+    def each(x: Tensor) -> Tensor:
+        return flat(x) if shape[0] == 1 else flat(x).expand(shape[0], -1, -1).reshape(-1, shape[-1])
+
+    def shaped(out: Tensor) -> Tensor:
+        middle = out[:, 1].to(dtype)
+        return middle if len(batch) == 1 else middle.reshape(batch)
+
+    rows = rows.expand(shape)
+    return _pushed(rows, rows, -1, weights, mask, at, eps, squash, name, backend, each, shaped)
 
 
+@_answered
 def log_plans(
     x: Tensor,
-    *,
     dim: int,
     descending: bool,
     weights: Tensor | None,
@@ -176,19 +249,19 @@ def log_plans(
     squash: Squash,
     solver: Solver,
     backend: str,
-) -> Tensor | None:
+) -> _Posed | None:
     """(..., n, m) float32: log of the share of each value that goes to each target, ``dim`` last; -inf for padding."""
     found = _log_shares(x, dim, descending, weights, mask, targets, target_weights, num_targets, eps, cost, squash,
                         solver, backend)  # fmt: skip
     if found is None:
         return None
-    log_p, _, live = found
-    return _from_the_top(log_p, live, descending, -torch.inf)
+    posed, live = found
+    return posed._replace(shaped=lambda out: _from_the_top(posed.shaped(out), live, descending, -torch.inf))
 
 
+@_answered
 def permutations(
     x: Tensor,
-    *,
     dim: int,
     descending: bool,
     weights: Tensor | None,
@@ -201,52 +274,24 @@ def permutations(
     squash: Squash,
     solver: Solver,
     backend: str,
-) -> Tensor | None:
+) -> _Posed | None:
     """(..., m, n): P_ji = a_i p_ij / b_j, normalised over the values; padding is 0."""
     found = _log_shares(x, dim, descending, weights, mask, targets, target_weights, num_targets, eps, cost, squash,
                         solver, backend)  # fmt: skip
     if found is None:
         return None
-    log_p, a, live = found
-    if live is not None:  # any number in place of -inf, which would be no distribution
-        log_p = torch.where(torch.arange(log_p.shape[-1], device=x.device) < live, log_p, 0.0)
-    if a is not None:
-        log_p = log_p + a.log().reshape(*log_p.shape[:-1], 1)
-    return _from_the_top(torch.softmax(log_p, dim=-2), live, descending, 0.0).mT.to(x.dtype)
+    posed, live = found
+    a, dtype, device = posed.ask.a, x.dtype, x.device
 
+    def shaped(out: Tensor) -> Tensor:
+        log_p = posed.shaped(out)
+        if live is not None:  # any number in place of -inf, which would be no distribution
+            log_p = torch.where(torch.arange(log_p.shape[-1], device=device) < live, log_p, 0.0)
+        if a is not None:
+            log_p = log_p + a.log().reshape(*log_p.shape[:-1], 1)
+        return _from_the_top(torch.softmax(log_p, dim=-2), live, descending, 0.0).mT.to(dtype)
 
-# ---- calls whose only tensor is x, and which differ in its numbers alone
-
-_decided: dict[tuple[Any, ...], tuple[str, Targets]] = {}
-_MOST_DECIDED = 1024
-
-
-def _decided_before(x: Tensor, options: tuple[Any, ...]) -> tuple[str, Targets] | None:
-    """The backend that answered such a call, and the targets it was given: to decide takes as long as some kernels."""
-    if type(x) is not Tensor or tracing() or forward_mode_on():
-        return None
-    try:
-        known = _decided.get((x.shape, x.dtype, x.device, *options))
-    except TypeError:  # something that cannot be an option, as others will say
-        return None
-    if known is not None:
-        remember(known[0])
-    return known
-
-
-def _decide(x: Tensor, options: tuple[Any, ...], name: str, at: Targets) -> None:
-    if type(x) is Tensor and not tracing():
-        if len(_decided) >= _MOST_DECIDED:
-            _decided.clear()
-        call = (x.shape, x.dtype, x.device, *options)
-        _decided[call] = name, at
-
-
-def _pulled_again(x: Tensor, name: str, at: Targets, dim: int, eps: float | Tensor, squash: Any) -> Tensor:
-    rows = as_rows(x, dim)
-    flat = rows if rows.ndim == 2 else rows.reshape(-1, rows.shape[-1])
-    ask = Ask(flat, None, at.y, at.b, entropy_number(eps), squash, at.m, at.last)
-    return _in_place_of(x, rows, dim, ops.pull(ask, at.phi, name), None)
+    return posed._replace(shaped=shaped)
 
 
 # ---- parts
@@ -266,8 +311,8 @@ def _log_shares(
     squash: Squash,
     solver: Solver,
     backend: str,
-) -> tuple[Tensor, Tensor | None, Tensor | None] | None:
-    """log p (..., n, m), targets increasing; weights (R, n); where targets are padded, how many are not (..., 1, 1)."""
+) -> tuple[_Posed, Tensor | None] | None:
+    """log p (..., n, m), targets increasing; where targets are padded, how many are not (..., 1, 1)."""
     name = chosen(x, eps, cost, squash, solver, backend, weights, targets, target_weights)
     if name is None:
         return None
@@ -283,9 +328,10 @@ def _log_shares(
     ask, kept = _ask(x, rows, dim, weights, mask, at, eps, squash)
     if ask is None or not able_of_logs(name, ask, backend):
         return None
-    log_p = ops.logs(ask, name).reshape(*rows.shape, -1)
+    shape = rows.shape
+    posed = _Posed("logs", name, ask, None, _flattened(x, dim), lambda out: out.reshape(*shape, -1))
     padded = kept is not None and targets is None and target_weights is None and num_targets is None
-    return log_p, ask.a, kept.sum(-1)[..., None, None] if kept is not None and padded else None
+    return posed, kept.sum(-1)[..., None, None] if kept is not None and padded else None
 
 
 def _from_the_top(t: Tensor, live: Tensor | None, descending: bool, nothing: float) -> Tensor:
@@ -343,19 +389,14 @@ def _pulled(
     name: str,
     backend: str,
     sharp: bool = False,
-) -> Tensor | None:
+) -> _Posed | None:
     """``sharp``: whether answers may change within eps, and not only within its square root as ranks do."""
     ask, kept = _ask(x, rows, dim, weights, mask, at, eps, squash)
     if ask is None or (sharp and too_sharp(name, ask, backend)) or not able(name, ask, backend):
         return None
-    return _in_place_of(x, rows, dim, ops.pull(ask, at.phi, name), kept)
-
-
-def _in_place_of(x: Tensor, rows: Tensor, dim: int, out: Tensor, kept: Tensor | None) -> Tensor:
-    """(R, n) in the shape of x; what is masked is 0."""
-    out = out if rows.ndim == 2 else out.reshape(rows.shape)
-    out = out if kept is None else torch.where(kept, out, 0.0)
-    return out if rows is x else out.movedim(-1, dim)
+    back = _back(x, dim)
+    shaped = back if kept is None else lambda out: torch.where(kept.movedim(-1, dim), back(out), 0.0)
+    return _Posed("pull", name, ask, at.phi, _flattened(x, dim), shaped)
 
 
 def _pushed(
@@ -369,11 +410,30 @@ def _pushed(
     squash: Squash,
     name: str,
     backend: str,
-) -> Tensor | None:
+    flattened: Callable[[Tensor], Tensor],
+    shaped: Callable[[Tensor], Tensor],
+) -> _Posed | None:
     ask, _ = _ask(x, rows, dim, weights, mask, at, eps, squash)
     if ask is None or too_sharp(name, ask, backend) or not able(name, ask, backend):
         return None
-    return ops.push(ask, name)
+    return _Posed("push", name, ask, None, flattened, shaped)
+
+
+def _flattened(x: Tensor, dim: int) -> Callable[[Tensor], Tensor]:
+    """From the shape of x to rows (R, n). Made once, so that a call is not asked twice what it need not do."""
+    n = x.shape[dim]
+    if dim not in (-1, x.ndim - 1):
+        return lambda t: t.movedim(dim, -1).reshape(-1, n)
+    return _itself if x.ndim == 2 else lambda t: t.reshape(-1, n)
+
+
+def _back(x: Tensor, dim: int) -> Callable[[Tensor], Tensor]:
+    """From rows, which may have another length now, to the shape of x."""
+    if dim not in (-1, x.ndim - 1):
+        moved = x.movedim(dim, -1).shape[:-1]
+        return lambda t: t.reshape(*moved, -1).movedim(-1, dim)
+    batch = x.shape[:-1]
+    return _itself if x.ndim == 2 else lambda t: t.reshape(*batch, -1)
 
 
 def _ask(

@@ -76,21 +76,11 @@ def _log_shares(
     scores: Tensor, mask: Tensor | None, eps: float | Tensor, cost: Cost, squash: Squash, solver: Solver
 ) -> Tensor:
     """(..., n, n) log of the probability that an item has a rank: float32 by kernels, float64 by the reference."""
-    fused = reads.log_plans(
-        scores,
-        dim=-1,
-        descending=False,
-        weights=None,
-        mask=mask,
-        targets=None,
-        target_weights=None,
-        num_targets=None,
-        eps=eps,
-        cost=cost,
-        squash=squash,
-        solver=solver,
-        backend="auto",
-    )
+    of_rows, of_targets = (
+        (-1, False, None, mask),
+        (None, None, None),
+    )  # dim, descending, weights, mask; as usual
+    fused = reads.log_plans(scores, *of_rows, *of_targets, eps, cost, squash, solver, "auto")
     if fused is not None:
         return fused
     return log_shares(transport(scores, mask=mask, eps=eps, cost=cost, squash=squash, solver=solver))

@@ -57,46 +57,29 @@ def soft_quantile(
     tensor([5., 1., 3.])
     """
     rows = as_rows(x, dim)
-    batch = rows.shape[:-1]
-    known = None if mask is not None or isinstance(width, Tensor) or tracing() else _numbers(q)
-    if known is not None:
-        kept = None
-        levels, fillers = _known_fillers(known, width, rows.shape[-1], x.device)
-        fillers = fillers.reshape(-1, *(1,) * len(batch), 3)
-    else:
-        levels = quantile_levels(q, width, x.device)
-        kept, count = existing(x, dim, mask)
-        fillers = filler_weights(levels, 1.0 / count if width is None else torch.full_like(count, width))
-    shape = (levels.numel(), *rows.shape)
-    quantiles = reads.quantiles(
-        x,
-        q,
-        fillers,
-        dim=dim,
-        weights=weights,
-        mask=mask,
-        eps=eps,
-        cost=cost,
-        squash=squash,
-        solver=solver,
-        backend=backend,
-    )
+    plain = None if mask is not None or isinstance(width, Tensor) or tracing() else _numbers(q)
+    levels = quantile_levels(q, width, x.device) if plain is None else plain
+    one = levels.ndim == 0 if isinstance(levels, Tensor) else not isinstance(levels, tuple)
+    quantiles = reads.quantiles(x, _fillers, levels, width, dim, weights, mask, eps, cost, squash, solver, backend)
+    kept, _ = existing(x, dim, mask) if mask is not None else (None, None)
     if quantiles is None:
+        b = _fillers(x, levels, width, dim, mask)
+        shape = (len(b), *rows.shape)
         quantiles = plan_for(
             rows.expand(shape),
             reads="averages",
             weights=None if weights is None else like_rows(weights, x, dim, "weights").expand(shape),
             mask=None if kept is None else kept.expand(shape),
-            target_weights=fillers,
+            target_weights=b,
             eps=eps,
             cost=cost,
             squash=squash,
             solver=solver,
         ).sorted()[..., 1]
+        quantiles = quantiles.squeeze(0) if one else quantiles
     if kept is not None:
         quantiles = torch.where(kept.any(-1), quantiles, 0.0)
-    quantiles = quantiles.reshape(levels.shape + batch)
-    return quantiles.unsqueeze(dim if dim < 0 else dim + levels.ndim) if keepdim else quantiles
+    return quantiles.unsqueeze(dim if dim < 0 or one else dim + 1) if keepdim else quantiles
 
 
 def quantile_levels(q: float | Sequence[float] | Tensor, width: float | None, device: torch.device) -> Tensor:
@@ -115,6 +98,16 @@ def quantile_levels(q: float | Sequence[float] | Tensor, width: float | None, de
     return levels
 
 
+def _fillers(
+    x: Tensor, levels: float | tuple[float, ...] | Tensor, width: float | None, dim: int, mask: Tensor | None
+) -> Tensor:
+    """The weights of the targets (levels, ..., 3)."""
+    if not isinstance(levels, Tensor):
+        return _known_fillers(levels, width, x.shape[dim], x.device).reshape(-1, *(1,) * (x.ndim - 1), 3)
+    _, count = existing(x, dim, mask)
+    return filler_weights(levels, 1.0 / count if width is None else torch.full_like(count, width))
+
+
 def _numbers(q: object) -> float | tuple[float, ...] | None:
     """q if it is plain numbers, as what can be looked up."""
     if isinstance(q, (int, float)):
@@ -123,14 +116,12 @@ def _numbers(q: object) -> float | tuple[float, ...] | None:
 
 
 @functools.lru_cache(maxsize=256)
-def _known_fillers(
-    q: float | tuple[float, ...], width: float | None, n: int, device: torch.device
-) -> tuple[Tensor, Tensor]:
-    """Levels and their fillers (levels, 3) where neither depends on values: brought to a device once."""
+def _known_fillers(q: float | tuple[float, ...], width: float | None, n: int, device: torch.device) -> Tensor:
+    """Fillers (levels, 3) that do not depend on values: brought to a device once."""
     with torch.inference_mode(False):  # kept for others, who may want gradients
         levels = quantile_levels(q, width, device)
         t = torch.full((1,), 1.0 / n if width is None else width, dtype=levels.dtype, device=device)
-        return levels, filler_weights(levels, t)
+        return filler_weights(levels, t)
 
 
 def filler_weights(levels: Tensor, t: Tensor) -> Tensor:
@@ -203,36 +194,19 @@ def soft_topk_mask(
     >>> sinksort.soft_topk_mask(torch.tensor([0.1, 0.9, 0.5, 0.7]), 1.5).sum()
     tensor(1.5000)
     """
-
-    def share() -> Tensor:
-        _, count = existing(x, dim, mask)
-        return how_many(k, x.shape[dim], count) / count
-
-    fused = reads.memberships(
-        x,
-        k,
-        share,
-        dim=dim,
-        largest=largest,
-        weights=weights,
-        mask=mask,
-        eps=eps,
-        cost=cost,
-        squash=squash,
-        solver=solver,
-        backend=backend,
-    )
+    fused = reads.memberships(x, _share, k, dim, largest, weights, mask, eps, cost, squash, solver, backend)
     if fused is not None:
         return fused
     rows = as_rows(x, dim)
     kept, count = existing(x, dim, mask)
+    share = _share(x, k, dim, mask)
     plan = plan_for(
         rows,
         reads="averages",
         descending=largest,
         weights=None if weights is None else like_rows(weights, x, dim, "weights"),
         mask=kept,
-        target_weights=torch.cat([share(), 1.0 - share()], dim=-1),
+        target_weights=torch.cat([share, 1.0 - share], dim=-1),
         eps=eps,
         cost=cost,
         squash=squash,
@@ -317,6 +291,12 @@ def soft_topk(
         backend=backend,
     )
     return TopK(values.movedim(-1, dim), membership.movedim(-1, dim))
+
+
+def _share(x: Tensor, k: float | Tensor, dim: int, mask: Tensor | None) -> Tensor:
+    """k/n, (..., 1)."""
+    _, count = existing(x, dim, mask)
+    return how_many(k, x.shape[dim], count) / count
 
 
 def how_many(k: float | Tensor, n: int, count: Tensor) -> Tensor:

@@ -31,14 +31,10 @@ def full_precision(operator: Callable[_P, _R]) -> Callable[_P, _R]:
 
     @functools.wraps(operator)
     def wrapped(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        device = "cpu"
-        for t in (*args, *kwargs.values()):  # a loop: a generator would take longer than all else here
-            if isinstance(t, Tensor) and not t.is_meta:
-                device = t.device.type
-                break
-        if not torch.is_autocast_enabled(device):  # the context below costs as much as a small kernel
+        if not torch._C._is_any_autocast_enabled():  # what follows costs as much as a small kernel
             return operator(*args, **kwargs)
-        with torch.autocast(device, enabled=False):
+        tensors = (t for t in (*args, *kwargs.values()) if isinstance(t, Tensor) and not t.is_meta)
+        with torch.autocast(next((t.device.type for t in tensors), "cpu"), enabled=False):
             return operator(*args, **kwargs)
 
     return wrapped
@@ -160,19 +156,7 @@ def soft_rank(
     tensor([2.9591, 4.1148, 2.0544, 4.8701, 1.0016])
     """
     fused = reads.ranks(
-        x,
-        dim=dim,
-        descending=descending,
-        weights=weights,
-        mask=mask,
-        targets=targets,
-        target_weights=target_weights,
-        num_targets=num_targets,
-        eps=eps,
-        cost=cost,
-        squash=squash,
-        solver=solver,
-        backend=backend,
+        x, dim, descending, weights, mask, targets, target_weights, num_targets, eps, cost, squash, solver, backend
     )
     if fused is not None:
         return fused
@@ -223,19 +207,7 @@ def soft_sort(
     tensor([-4.3240,  4.0760])
     """
     fused = reads.sorts(
-        x,
-        dim=dim,
-        descending=descending,
-        weights=weights,
-        mask=mask,
-        targets=targets,
-        target_weights=target_weights,
-        num_targets=num_targets,
-        eps=eps,
-        cost=cost,
-        squash=squash,
-        solver=solver,
-        backend=backend,
+        x, dim, descending, weights, mask, targets, target_weights, num_targets, eps, cost, squash, solver, backend
     )
     if fused is not None:
         return fused
@@ -284,19 +256,7 @@ def soft_permutation(
             [1., 0., 0.]])
     """
     fused = reads.permutations(
-        x,
-        dim=dim,
-        descending=descending,
-        weights=weights,
-        mask=mask,
-        targets=targets,
-        target_weights=target_weights,
-        num_targets=num_targets,
-        eps=eps,
-        cost=cost,
-        squash=squash,
-        solver=solver,
-        backend=backend,
+        x, dim, descending, weights, mask, targets, target_weights, num_targets, eps, cost, squash, solver, backend
     )
     if fused is not None:
         return fused
