@@ -1,6 +1,7 @@
 """Triton kernels for short rows against the float64 reference: on CUDA, or in Triton's interpreter without it."""
 
 import math
+import weakref
 
 import pytest
 import torch
@@ -319,11 +320,17 @@ def test_why_an_ask_is_refused(monkeypatch):
 
 
 class Compiled:
+    function, packed_metadata = "function", "metadata"
+
     def __init__(self, log):
         self.log = log
 
     def __getitem__(self, grid):
-        return lambda *args, stream: self.log.append(("direct", grid, args, stream))
+        return lambda *args, stream: self.log.append(("told", grid, args, stream))
+
+    def run(self, x, y, z, stream, function, packed_metadata, launch_metadata, enter, leave, *args):
+        assert (function, packed_metadata, launch_metadata, enter, leave) == ("function", "metadata", None, None, None)
+        self.log.append(("direct", (x, y, z), args, stream))
 
 
 class Kernel:
@@ -418,8 +425,109 @@ def test_a_recorder_refuses_what_it_could_not_repeat(records):
     kernel, x = Kernel(), torch.zeros(64)
     with pytest.raises(AssertionError, match="nobody told the recorder about"):
         triton_launch.launches((), (x,), (), 0.1, lambda go: go(kernel, 7, x, x.clone(), 0.1, 64, BLOCK=16, SQUASH=1))
-    with pytest.raises(AssertionError, match=r"another number than 0\.1"):
+    with pytest.raises(AssertionError, match=r"given 0\.2 and not 0\.1, which would not change"):
         triton_launch.launches((), (x,), (), 0.1, lambda go: go(kernel, 7, x, x, 0.2, 64, BLOCK=16, SQUASH=1))
+
+
+def test_constants_with_a_fraction_are_part_of_the_kernel(records):
+    kernel, x = Kernel(), torch.zeros(64)
+    for eps in (0.1, 0.3):
+        triton_launch.launches((), (x,), (), eps, lambda go, e=eps: go(kernel, 7, x, x, e, 64, BLOCK=16, SQUASH=0.5))
+    assert kernel.log[1][2][2:] == (0.3, 64, 0.5, 16)
+
+
+def test_who_wants_to_be_told_of_launches_is(records, monkeypatch):
+    from triton import knobs
+
+    kernel, x = Kernel(), torch.zeros(64)
+    for hook in (None, print):
+        monkeypatch.setattr(knobs.runtime, "launch_enter_hook", hook)
+        launch_twice(kernel, x, 0.1)
+        launch_twice(kernel, x, 0.1)
+    assert [how for how, *_ in kernel.log] == 2 * ["searched"] + 2 * ["direct"] + 4 * ["told"]
+    monkeypatch.setattr(knobs.runtime, "launch_enter_hook", knobs.HookChain())
+    launch_twice(kernel, x, 0.1)
+    knobs.runtime.launch_enter_hook.add(print)
+    launch_twice(kernel, x, 0.1)
+    assert [how for how, *_ in kernel.log[8:]] == 2 * ["direct"] + 2 * ["told"]
+
+
+class Likes:
+    """Asks that are alike: x and w change, y does not. A result in double precision, scratch, and a number."""
+
+    def __init__(self):
+        self.kernel, self.known, self.y = Kernel(), {}, torch.zeros(64)
+        self.kernel.arg_names = ("x_ptr", "y_ptr", "w_ptr", "out_ptr", "scratch_ptr", "eps", "BLOCK")
+
+    def __call__(self, x, w):
+        made = triton_launch.again(self.known, "like", x, w)
+        if made is not None:
+            return made
+        out = torch.zeros(3, 64, dtype=torch.float64)
+
+        def make(launch):
+            scratch = launch.empty(64, dtype=torch.float32)
+            launch(self.kernel, 7, x, self.y, w, out, scratch[8:], 0.1, BLOCK=16)
+
+        triton_launch.launches(("like",), (x, self.y, w), (out,), 0.1, make, self.known, (x, w))
+        return [out]
+
+    @property
+    def how(self):
+        return [how for how, *_ in self.kernel.log]
+
+
+def test_of_asks_that_are_alike_only_the_address_of_what_changes_is_looked_at(records):
+    like = Likes()
+    like(torch.zeros(64), torch.zeros(64))
+    x, w = torch.ones(64), torch.ones(64)
+    (out,) = like(x, w)
+    assert like.how == ["searched", "direct"]
+    assert not records
+    _, grid, args, stream = like.kernel.log[1]
+    assert args[:4] == (x.data_ptr(), like.y.data_ptr(), w.data_ptr(), out.data_ptr())
+    assert (grid, args[5:], stream) == ((7, 1, 1), (0.1, 16), "the stream")
+    assert (out.shape, out.dtype) == ((3, 64), torch.float64)
+    (other,) = like(x, w)
+    assert other.data_ptr() != out.data_ptr()  # whose owner may still need it
+
+
+@pytest.mark.parametrize("which", ["x", "w"])
+@pytest.mark.parametrize("other", [torch.zeros(65)[1:], torch.zeros(128)[::2], torch.zeros(1).expand(64)],
+                         ids=["alignment", "stride", "expanded"])  # fmt: skip
+def test_another_layout_of_what_changes_is_searched_for(records, which, other):
+    like = Likes()
+    usual = {"x": torch.zeros(64), "w": torch.zeros(64)}
+    for given in (usual, usual | {which: other}) * 2:
+        like(**given)
+    assert like.how == 2 * ["searched"] + 2 * ["direct"]
+    assert [args[2 * (which == "w")] for _, _, args, _ in like.kernel.log[2:]] == [
+        usual[which].data_ptr(),
+        other.data_ptr(),
+    ]
+
+
+def test_one_tensor_for_two_that_change_is_not_remembered_as_one(records):
+    like, x, w = Likes(), torch.zeros(64), torch.ones(64)
+    for given in ((x, x), (x, w), (w, x)):
+        like(*given)
+    assert like.how == ["searched", "searched", "direct"]
+    assert like.kernel.log[2][2][::2][:2] == (w.data_ptr(), x.data_ptr())
+
+
+def test_a_memory_keeps_nothing_that_changes_and_does_not_grow(records, monkeypatch):
+    monkeypatch.setattr(triton_launch, "_MOST_KNOWN", 3)
+    like = Likes()
+    x, w = torch.zeros(64), torch.zeros(64)
+    gone = [weakref.ref(t) for t in (x, w)]
+    like(x, w)
+    like.kernel.log.clear()
+    assert like.known
+    del x, w
+    assert [ref() for ref in gone] == [None, None]
+    for stride in range(1, 9):
+        like(torch.zeros(64 * stride)[::stride], torch.zeros(64))
+        assert len(like.known) <= 3
 
 
 @pytest.mark.parametrize("eps", [1e-2, 1e-3])

@@ -4,11 +4,15 @@ At every launch Triton inspects each argument to find out which compiled kernel 
 that kernels hand to each other: together that takes longer than many kernels here run. Calls whose tensors have the
 same shapes, strides, dtypes and alignments always make the same launches. The first such call makes them by way of
 Triton and is recorded; the others play the record: one piece of memory for all that is scratch, addresses filled in,
-compiled kernels launched directly, as in Triton's own tutorials.
+compiled kernels launched directly, as Triton itself does in the end.
+
+There are two kinds of records. Of an ask that others are like (``Ask.known``) only a few tensors change, and ``again``
+needs no more than these; all others are part of the record. Of any other ask all tensors change.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
@@ -16,16 +20,21 @@ import torch
 import triton
 from torch import Tensor
 
+try:
+    from triton.knobs import runtime as _runtime
+except ImportError:  # Triton 3.3 has its hooks elsewhere
+    _runtime = None
+
 #: Compiled kernels take values for their constants, and ignore them, since this version.
 _DIRECT = tuple(int(part) for part in triton.__version__.split(".")[:2]) >= (3, 3)
 _ALIGNMENT = 256  #: bytes, of everything in the common scratch
-_MOST = 2048  #: records kept; then all are forgotten, and made again
+_MOST, _MOST_KNOWN = 2048, 64  #: records kept, in all and of asks that are alike; then all are made again
 
 
 class _Launch(NamedTuple):
     compiled: Any
     programs: int
-    arguments: list[Any]  #: with gaps
+    template: list[Any]  #: of arguments, with gaps
     addresses: tuple[tuple[int, int, int], ...]  #: which argument is at which offset of which memory
     numbers: tuple[int, ...]  #: which arguments are the number that changes
 
@@ -33,81 +42,138 @@ class _Launch(NamedTuple):
 class Recorder:
     """Makes launches by way of Triton, and knows afterwards how to make them again."""
 
-    def __init__(self, tensors: Sequence[Tensor], number: float) -> None:
-        self._tensors, self._number = tensors, number
+    def __init__(
+        self, given: Sequence[Tensor], results: Sequence[Tensor], fixed: Sequence[Tensor], number: float | None
+    ) -> None:
+        """``fixed``: what is the same the next time; and ``number`` is None if numbers are."""
+        self._changing, self._results, self._fixed, self._number = (*given, *results), results, fixed, number
         self._scratch: list[Tensor] = []
-        self._made: list[tuple[Any, int, list[Any]]] = []
+        self._made: list[tuple[Any, int, tuple[Any, ...], list[Any]]] = []
 
     def empty(self, *shape: int, dtype: torch.dtype) -> Tensor:
         """Scratch for the launches that follow; parts of it may be given to them as well."""
-        self._scratch.append(self._tensors[0].new_empty(shape, dtype=dtype))
+        self._scratch.append(self._changing[0].new_empty(shape, dtype=dtype))
         return self._scratch[-1]
 
     def __call__(self, kernel: Any, programs: int, *args: Any, num_warps: int = 4, **constants: Any) -> None:
         """``kernel[(programs,)](*args, **constants, num_warps=num_warps)``.
 
-        Of numbers with a fraction there is only the one that the recorder was told.
+        Of arguments with a fraction there is only the number that the recorder was told.
         """
         compiled = kernel[(programs,)](*args, **constants, num_warps=num_warps)
-        rest = [constants[name] for name in kernel.arg_names[len(args) :]]
-        self._made.append((compiled, programs, [*args, *rest]))
+        self._made.append((compiled, programs, args, [constants[name] for name in kernel.arg_names[len(args) :]]))
 
     def record(self) -> Record | None:
         """None where nothing was compiled: in the interpreter."""
-        if not _DIRECT or any(compiled is None for compiled, _, _ in self._made):
+        if not _DIRECT or any(compiled is None for compiled, *_ in self._made):
             return None
         offsets, room = [], 0
         for t in self._scratch:
             offsets.append(room)
             room += -(-t.numel() * t.element_size() // _ALIGNMENT) * _ALIGNMENT
         launches = []
-        for compiled, programs, arguments in self._made:
-            gaps: list[Any] = [None if isinstance(arg, (Tensor, float)) else arg for arg in arguments]
-            addresses = [(i, *self._place(arg, offsets)) for i, arg in enumerate(arguments) if isinstance(arg, Tensor)]
-            numbers = [i for i, arg in enumerate(arguments) if isinstance(arg, float)]
-            if any(arguments[i] != self._number for i in numbers):
-                raise AssertionError(f"a kernel was given another number than {self._number}, which would not change")
-            launches.append(_Launch(compiled, programs, gaps, tuple(addresses), tuple(numbers)))
-        return Record(launches, room)
+        for compiled, programs, args, constants in self._made:
+            template: list[Any] = [None if isinstance(arg, Tensor) else arg for arg in (*args, *constants)]
+            addresses, numbers = [], []
+            for i, arg in enumerate(args):
+                if isinstance(arg, float) and self._number is not None:
+                    if arg != self._number:
+                        raise AssertionError(f"a kernel was given {arg} and not {self._number}, which would not change")
+                    numbers.append(i)
+                elif isinstance(arg, Tensor):
+                    source, offset = self._place(arg, offsets)
+                    if source is None:
+                        template[i] = offset
+                    else:
+                        addresses.append((i, source, offset))
+            launches.append(_Launch(compiled, programs, template, tuple(addresses), tuple(numbers)))
+        return Record(launches, room, [(t.shape, t.dtype) for t in self._results], self._fixed)
 
-    def _place(self, t: Tensor, offsets: list[int]) -> tuple[int, int]:
-        """In which memory a tensor is, and where: those given have a memory each, the common scratch comes last."""
-        for source, given in enumerate(self._tensors):
+    def _place(self, t: Tensor, offsets: list[int]) -> tuple[int | None, int]:
+        """In which memory a tensor is, and where: those that change have one each, the common scratch comes last."""
+        for source, given in enumerate(self._changing):
             if t is given:
                 return source, 0
         for scratch, offset in zip(self._scratch, offsets, strict=True):
             inside = t.data_ptr() - scratch.data_ptr()
             if 0 <= inside < scratch.numel() * scratch.element_size():
-                return len(self._tensors), offset + inside
+                return len(self._changing), offset + inside
+        if any(t is given for given in self._fixed):
+            return None, t.data_ptr()
         raise AssertionError("a kernel was given a tensor that nobody told the recorder about")
 
 
 class Record:
     """Launches, to be made again with other tensors of the same layout."""
 
-    def __init__(self, launches: list[_Launch], room: int) -> None:
-        self._launches, self._room = launches, room
+    def __init__(
+        self,
+        launches: list[_Launch],
+        room: int,
+        results: list[tuple[torch.Size, torch.dtype]],
+        fixed: Sequence[Tensor],
+    ) -> None:
+        self._launches, self._room, self._results = launches, room, results
+        self._fixed = fixed  # whose addresses are in the launches
 
-    def play(self, tensors: Sequence[Tensor], number: float) -> None:
-        first = tensors[0]
-        memory = [t.data_ptr() for t in tensors]
-        scratch = first.new_empty(self._room, dtype=torch.uint8)  # kept until all are launched
-        memory.append(scratch.data_ptr())
-        stream = _stream(first.get_device())
-        for compiled, programs, gaps, addresses, numbers in self._launches:
-            arguments = gaps.copy()
+    def again(self, like: Tensor, memory: list[int]) -> list[Tensor]:
+        """The results, from what is at the addresses in ``memory``."""
+        device = like.device
+        results = [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in self._results]
+        memory.extend([t.data_ptr() for t in results])
+        self.play(like, memory)
+        return results
+
+    def play(self, like: Tensor, memory: list[int], number: float | None = None) -> None:
+        if self._room:
+            scratch = torch.empty(self._room, dtype=torch.uint8, device=like.device)  # kept until all are launched
+            memory.append(scratch.data_ptr())
+        stream, watched = _stream(like.get_device()), _watched()
+        for compiled, programs, template, addresses, numbers in self._launches:
+            arguments = template.copy()
             for i, source, offset in addresses:
                 arguments[i] = memory[source] + offset
             for i in numbers:
                 arguments[i] = number
-            compiled[programs, 1, 1](*arguments, stream=stream)
+            if watched:
+                compiled[programs, 1, 1](*arguments, stream=stream)
+            else:
+                compiled.run(
+                    programs, 1, 1, stream, compiled.function, compiled.packed_metadata, None, None, None, *arguments
+                )
+
+
+def _watched() -> bool:
+    """Whether somebody wants to be told of launches (a profiler), or this Triton does not say."""
+    if _runtime is None:
+        return True
+    enter, leave = _runtime.launch_enter_hook, _runtime.launch_exit_hook  # chains of hooks, or one or None
+    return bool(getattr(enter, "calls", enter) or getattr(leave, "calls", leave))
+
+
+@functools.cache
+def _streams() -> Callable[[int], Any]:
+    return triton.runtime.driver.active.get_current_stream  # type: ignore[no-any-return]
 
 
 def _stream(device: int) -> Any:
-    return triton.runtime.driver.active.get_current_stream(device)
+    return _streams()(device)
 
 
 _records: dict[Hashable, Record] = {}
+
+
+def again(known: dict[Any, Any] | None, name: str, *changing: Tensor) -> list[Tensor] | None:
+    """The results of the ``launches`` of that name for an ask like this one, or None if there were none yet."""
+    if known is None:
+        return None
+    first = changing[0]
+    if _elsewhere(first):
+        with torch.cuda.device(first.get_device()):
+            return again(known, name, *changing)
+    memory = [t.data_ptr() for t in changing]
+    record = known.get(_layout(name, changing, memory))
+    return None if record is None else record.again(first, memory)
 
 
 def launches(
@@ -116,29 +182,50 @@ def launches(
     results: Sequence[Tensor],
     number: float,
     make: Callable[[Recorder], None],
+    known: dict[Any, Any] | None = None,
+    changing: Sequence[Tensor] = (),
 ) -> None:
     """``make`` is called, or what it did the last time is done again.
 
-    Its launches may depend on ``what`` and on the layout of the tensors that are given, as do the layouts of the
-    results. They get these tensors, scratch from the recorder, whole numbers, and ``number``.
+    Its launches may depend on ``what``, of which the name comes first, and on the layout of the tensors that are given,
+    as do the layouts of the results. They get these tensors, scratch from the recorder, whole numbers, and ``number``.
+    ``known``: of an ask that others are like, but for the tensors that are ``changing``; see ``again``.
     """
     first = given[0]
-    device = first.get_device()
-    if first.is_cuda and device != torch.cuda.current_device():
-        with torch.cuda.device(device):
-            return launches(what, given, results, number, make)
-    same = [id(t) for t in given]  # one tensor in two places now may be two the next time
+    if _elsewhere(first):
+        with torch.cuda.device(first.get_device()):
+            return launches(what, given, results, number, make, known, changing)
+    if known is not None and len(set(map(id, changing))) == len(changing):  # one tensor in two places may be two then
+        key = _layout(what[0], changing, [t.data_ptr() for t in changing])
+        fixed = [t for t in given if all(t is not other for other in changing)]
+        return _recorded(make, Recorder(changing, results, fixed, None), known, key, _MOST_KNOWN)
+    same = [id(t) for t in given]
     key = (
-        device, what, *map(same.index, same), *[(t.shape, t.stride(), t.dtype, t.data_ptr() % 16) for t in given],
+        first.get_device(), what, *map(same.index, same),
+        *[(t.shape, t.stride(), t.dtype, t.data_ptr() % 16) for t in given],
     )  # fmt: skip
     record = _records.get(key)
     if record is not None:
-        return record.play((*given, *results), number)
-    recorder = Recorder((*given, *results), number)
+        return record.play(first, [t.data_ptr() for t in (*given, *results)], number)
+    return _recorded(make, Recorder(given, results, (), number), _records, key, _MOST)
+
+
+def _recorded(
+    make: Callable[[Recorder], None], recorder: Recorder, records: dict[Any, Any], key: Hashable, most: int
+) -> None:
     make(recorder)
-    made = recorder.record()
-    if made is not None:
-        if len(_records) >= _MOST:
-            _records.clear()
-        _records[key] = made
-    return None
+    record = recorder.record()
+    if record is not None:
+        if len(records) >= most:
+            records.clear()
+        records[key] = record
+
+
+def _layout(name: Hashable, changing: Sequence[Tensor], memory: list[int]) -> tuple[Hashable, ...]:
+    """What may differ between asks that are alike: shapes and dtypes do not."""
+    return (name, *[t.stride() for t in changing], *[address % 16 for address in memory])
+
+
+def _elsewhere(t: Tensor) -> bool:
+    """Whether a tensor is on another GPU than the one that would be launched on."""
+    return t.is_cuda and t.get_device() != torch.cuda.current_device()

@@ -18,7 +18,7 @@ from . import triton_long_few_chunks as chunks
 from . import triton_long_grid as grid
 from . import triton_long_solve as small
 from .asks import Answer, Ask
-from .triton_launch import Recorder, launches
+from .triton_launch import Recorder, again, launches
 from .triton_long_few_start import ROUNDS, THRESHOLDS
 from .triton_long_maths import CODES, moments
 
@@ -112,6 +112,9 @@ def _what(ask: Ask, *others: bool) -> tuple[int | bool, ...]:
 
 
 def _pull_by_grid(ask: Ask, phi: Tensor) -> Answer:
+    made = again(ask.known, "grid", ask.x)
+    if made is not None:
+        return Answer(*made)
     x, n, R = ask.x, ask.x.shape[1], len(ask.x)
     K, KP, CELLS, UP, BU = sizes = _sizes(ask)
     HI = CELLS // _LO
@@ -155,11 +158,15 @@ def _pull_by_grid(ask: Ask, phi: Tensor) -> Answer:
         )  # fmt: skip
 
     given = x, a, ask.y, ask.b, phi, last, eps_rows
-    launches(("grid", *_what(ask, ask.last is None)), given, (state, error, out), eps, make)
+    what = ("grid", *_what(ask, ask.last is None))
+    launches(what, given, (out, state, error), eps, make, ask.known, (x,))
     return Answer(out, state, error)
 
 
 def _pull_back_by_grid(ask: Ask, phi: Tensor, state: Tensor, w: Tensor) -> Tensor:
+    made = again(ask.known, "grid back", ask.x, state, w)
+    if made is not None:
+        return made[0]
     x, n, R = ask.x, ask.x.shape[1], len(ask.x)
     K, KP, CELLS, UP, BU = sizes = _sizes(ask)
     HI = CELLS // _LO
@@ -201,12 +208,15 @@ def _pull_back_by_grid(ask: Ask, phi: Tensor, state: Tensor, w: Tensor) -> Tenso
         )  # fmt: skip
 
     given = x, a, ask.y, ask.b, phi, eps_rows, state, w
-    launches(("grid back", *_what(ask)), given, (out,), eps, make)
+    launches(("grid back", *_what(ask)), given, (out,), eps, make, ask.known, (x, state, w))
     return out
 
 
 def _few(ask: Ask, phi: Tensor | None) -> Answer:
     """Onto two to four targets: averages of phi over them, or of x in each of them."""
+    made = again(ask.known, "few", ask.x)
+    if made is not None:
+        return Answer(*made)
     x, n, R, K = ask.x, ask.x.shape[1], len(ask.x), ask.y.shape[-1]
     push_, a, levels = phi is None, x if ask.a is None else ask.a, ask.y if phi is None else phi
     eps, eps_rows, _ = _of_eps(ask)
@@ -268,16 +278,20 @@ def _few(ask: Ask, phi: Tensor | None) -> Answer:
         )  # fmt: skip
 
     given = x, a, ask.y, ask.b, levels, eps_rows
-    launches(("few", *_what(ask, push_)), given, (state, error, out), eps, make)
+    launches(("few", *_what(ask, push_)), given, (out, state, error), eps, make, ask.known, (x,))
     return Answer(out, state, error)
 
 
 def _few_backward(ask: Ask, phi: Tensor, state: Tensor, w: Tensor | None) -> Tensor:
     """The cotangent of x: from w (R, n), or for push from ``phi``, the cotangent (R, K) of the averages."""
+    phi = phi.contiguous()
+    changing = ask.x, state, phi if w is None else w
+    made = again(ask.known, "few back", *changing)
+    if made is not None:
+        return made[0]
     x, n, R, K = ask.x, ask.x.shape[1], len(ask.x), ask.y.shape[-1]
     push_, a, pulls = w is None, x if ask.a is None else ask.a, x if w is None else w
     eps, eps_rows, _ = _of_eps(ask)
-    phi = phi.contiguous()
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
 
     def make(launch: Recorder) -> None:
@@ -307,5 +321,5 @@ def _few_backward(ask: Ask, phi: Tensor, state: Tensor, w: Tensor | None) -> Ten
         )  # fmt: skip
 
     given = x, a, ask.y, ask.b, phi, eps_rows, state, pulls
-    launches(("few back", *_what(ask, push_)), given, (out,), eps, make)
+    launches(("few back", *_what(ask, push_)), given, (out,), eps, make, ask.known, changing)
     return out

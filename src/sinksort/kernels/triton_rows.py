@@ -16,7 +16,7 @@ from torch import Tensor
 
 from . import triton_short, triton_whole
 from .asks import Answer, Ask
-from .triton_launch import Recorder, launches
+from .triton_launch import Recorder, again, launches
 from .triton_parts import SQUASHES
 
 FINAL = True
@@ -72,6 +72,9 @@ def logs_layout(ask: Ask) -> tuple[int, torch.dtype]:
 
 def logs(ask: Ask) -> Answer:
     """In one launch, in double precision."""
+    made = again(ask.known, "logs", ask.x)
+    if made is not None:
+        return Answer(*made)
     given, eps, eps_rows = _given(ask, None)
     (R, n), K = ask.x.shape, ask.y.shape[-1]
     columns, dtype = state_layout(ask)
@@ -88,14 +91,18 @@ def logs(ask: Ask) -> Answer:
             GRID=False, ALWAYS=True, WIDE=True, TA=0, BLOCK_N=_power(n), BN=at_once, BK=_power(K), num_warps=warps,
         )  # fmt: skip
 
-    launches(("logs", *what), (*given, eps_rows), (out, state, error), eps, make)
+    launches(("logs", *what), (*given, eps_rows), (out, state, error), eps, make, ask.known, (ask.x,))
     return Answer(out, state, error)
 
 
 def logs_backward(ask: Ask, state: Tensor, C: Tensor) -> Tensor:
+    C = C.contiguous()
+    made = again(ask.known, "logs backward", ask.x, state, C)
+    if made is not None:
+        return made[0]
     given, eps, eps_rows = _given(ask, None)
     (R, n), K = ask.x.shape, ask.y.shape[-1]
-    grad, C = ask.x.new_empty(ask.x.shape), C.contiguous()
+    grad = ask.x.new_empty(ask.x.shape)
     what = _what(ask, _LOGS)
 
     def make(launch: Recorder) -> None:
@@ -108,7 +115,8 @@ def logs_backward(ask: Ask, state: Tensor, C: Tensor) -> Tensor:
             GRID=False, WIDE=True, TA=0, BLOCK_N=_power(n), BN=at_once, BK=_power(K), num_warps=warps,
         )  # fmt: skip
 
-    launches(("logs backward", *what), (*given, C, eps_rows, state), (grad,), eps, make)
+    all_given = (*given, C, eps_rows, state)
+    launches(("logs backward", *what), all_given, (grad,), eps, make, ask.known, (ask.x, state, C))
     return grad
 
 
@@ -172,6 +180,9 @@ def _power(count: int) -> int:
 
 
 def _forward(ask: Ask, phi: Tensor | None) -> Answer:
+    made = again(ask.known, "forward", ask.x)
+    if made is not None:
+        return Answer(*made)
     given, eps, eps_rows = _given(ask, phi)
     x, R = ask.x, ask.x.shape[0]
     columns, dtype = state_layout(ask)
@@ -202,11 +213,15 @@ def _forward(ask: Ask, phi: Tensor | None) -> Answer:
             BLOCK_N=_power(n), BN=at_once, BK=_power(sizes.targets), num_warps=warps,
         )  # fmt: skip
 
-    launches(("forward", ask.last is None, *what), (*given, last, eps_rows), (out, state, error), eps, make)
+    all_given = (*given, last, eps_rows)
+    launches(("forward", ask.last is None, *what), all_given, (out, state, error), eps, make, ask.known, (x,))
     return Answer(out, state, error)
 
 
 def _backward(ask: Ask, phi: Tensor | None, state: Tensor, w: Tensor) -> Tensor:
+    made = again(ask.known, "backward", ask.x, state, w)
+    if made is not None:
+        return made[0]
     given, eps, eps_rows = _given(ask, phi)
     x, R = ask.x, ask.x.shape[0]
     grad = x.new_empty(x.shape)
@@ -234,5 +249,5 @@ def _backward(ask: Ask, phi: Tensor | None, state: Tensor, w: Tensor) -> Tensor:
             BLOCK_N=_power(n), BN=at_once, BK=_power(sizes.targets), num_warps=warps,
         )  # fmt: skip
 
-    launches(("backward", *what), (*given, w, eps_rows, state), (grad,), eps, make)
+    launches(("backward", *what), (*given, w, eps_rows, state), (grad,), eps, make, ask.known, (x, state, w))
     return grad
