@@ -113,7 +113,9 @@ def _reference_gradient(read: str, ask: Ask, phi: Tensor | None, cotangent: Tens
 # ---- eager
 
 
-class _Read(torch.autograd.Function):
+class _Read(torch.autograd.function._SingleLevelFunction):
+    """An ``autograd.Function`` that no transform of ``torch.func`` meets, and so need not look for one."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor, given: tuple[Way, Ask, Tensor | None]) -> Tensor:
         answer, late = _run(*given)
@@ -135,7 +137,8 @@ class _Read(torch.autograd.Function):
 def eager(x: Tensor, way: Way, ask: Ask, phi: Tensor | None) -> Tensor:
     """``ask.x`` are the numbers of x, which may need a gradient."""
     if torch.is_grad_enabled() and x.requires_grad:
-        out: Tensor = _Read.apply(x, (way, ask, phi))  # type: ignore[no-untyped-call]
+        x = torch._C._functorch.unwrap_if_dead(x)  # what such a transform left behind is its own no longer
+        out: Tensor = _Read.apply(x, (way, ask, phi))  # type: ignore[attr-defined]
         return out
     return _run(way, ask, phi)[0].out
 

@@ -36,7 +36,7 @@ class _Posed(NamedTuple):
     ask: Ask
     phi: Tensor | None
     rows: Callable[[Tensor], Tensor]  #: of x, as they are asked: (R, n)
-    shaped: Callable[[Tensor], Tensor]  #: what the operator returns, from the answer
+    shaped: Callable[[Tensor], Tensor]  #: what the operator returns, from the answer; neither may hold on to x
 
 
 class _Known(NamedTuple):
@@ -256,7 +256,8 @@ def log_plans(
     if found is None:
         return None
     posed, live = found
-    return posed._replace(shaped=lambda out: _from_the_top(posed.shaped(out), live, descending, -torch.inf))
+    placed = posed.shaped
+    return posed._replace(shaped=lambda out: _from_the_top(placed(out), live, descending, -torch.inf))
 
 
 @_answered
@@ -281,10 +282,10 @@ def permutations(
     if found is None:
         return None
     posed, live = found
-    a, dtype, device = posed.ask.a, x.dtype, x.device
+    placed, a, dtype, device = posed.shaped, posed.ask.a, x.dtype, x.device
 
     def shaped(out: Tensor) -> Tensor:
-        log_p = posed.shaped(out)
+        log_p = placed(out)
         if live is not None:  # any number in place of -inf, which would be no distribution
             log_p = torch.where(torch.arange(log_p.shape[-1], device=device) < live, log_p, 0.0)
         if a is not None:
