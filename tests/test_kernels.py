@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import sinksort
-from sinksort.kernels import choice, reads, reference
+from sinksort.kernels import choice, posed, reference
 from sinksort.kernels.asks import Ask
 from sinksort.solvers import Newton
 
@@ -118,7 +118,7 @@ def test_float64_and_unknown_backends_are_refused():
 
 def test_a_missing_package_is_an_error_by_name_and_logged_once_for_auto(monkeypatch, caplog):
     monkeypatch.setitem(choice._MISSING, "numba", choice._missing("a_package_that_is_not_there", "numba"))
-    monkeypatch.setattr(reads, "_known", {})
+    monkeypatch.setattr(posed, "_known", {})
     choice._say_once.cache_clear()
     with pytest.raises(ValueError, match=r"is not installed; install it with pip install 'sinksort\[cpu\]'"):
         sinksort.soft_rank(rows(2, 6), backend="numba")
@@ -309,7 +309,7 @@ def test_sharp_quantiles_and_top_values_are_right_row_by_row(n, eps):
 
 
 def test_a_call_made_before_is_decided_as_before_and_no_other_is(monkeypatch):
-    monkeypatch.setattr(reads, "_known", {})
+    monkeypatch.setattr(posed, "_known", {})
     x = rows(5, 30)
     for _ in range(2):
         other = rows(5, 30, seed=2).requires_grad_()
@@ -318,7 +318,7 @@ def test_a_call_made_before_is_decided_as_before_and_no_other_is(monkeypatch):
         ours, exact = sinksort.soft_rank(other, eps=0.05), sinksort.soft_rank(other, eps=0.05, backend="torch")
         torch.testing.assert_close(ours, exact, rtol=0, atol=1e-4)
         assert sinksort.last_backend() == "torch"
-    assert len(reads._known) == 2  # by name, and automatically; the reference is none of them
+    assert len(posed._known) == 2  # by name, and automatically; the reference is none of them
     torch.testing.assert_close(  # another dtype, another layout, what equals an option or cannot be one
         sinksort.soft_rank(x.double(), eps=0.05).float(), sinksort.soft_rank(x, eps=0.05), rtol=0, atol=1e-4
     )

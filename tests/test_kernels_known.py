@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import sinksort
-from sinksort.kernels import ops, reads
+from sinksort.kernels import ops, posed
 from sinksort.kernels.asks import Ask, some_rows
 from sinksort.kernels.tables import default_targets
 
@@ -42,8 +42,8 @@ LAYOUTS = {
 
 @pytest.fixture
 def memory(monkeypatch):
-    monkeypatch.setattr(reads, "_known", {})
-    return lambda: reads._known
+    monkeypatch.setattr(posed, "_known", {})
+    return lambda: posed._known
 
 
 def value_and_gradient(call, x, **options):
@@ -181,7 +181,7 @@ def test_rows_that_kernels_give_up_are_the_reference_s_again(memory, monkeypatch
 
 
 def test_nothing_of_x_is_kept_and_memories_do_not_pile_up(memory, monkeypatch):
-    monkeypatch.setattr(reads, "_MOST_KNOWN", 5)
+    monkeypatch.setattr(posed, "_MOST_KNOWN", 5)
     for n in range(3, 12):
         for call in ALONE.values():
             x = rows(2, n + 2).requires_grad_()

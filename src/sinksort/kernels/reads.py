@@ -1,97 +1,35 @@
 """The operators as kernels answer them: each poses an ask, and says what becomes of the answer.
 
 None comes back when the reference is to answer: because no kernels fit, or because an argument is wrong, which the
-reference says better. What was posed is remembered for calls that differ in the numbers of x alone: to find out which
-kernels answer, and with which targets, takes as long as some of them need.
+reference says better. Who calls gives options by place: see ``posed``.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple, ParamSpec
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from .._checks import require_floating, require_non_negative, tracing, values_readable
+from .._checks import require_floating, require_non_negative, values_readable
 from ..costs import Cost
 from ..problem import as_rows, entropy_number, existing, like_rows, target_rows
 from ..solvers import Solver
 from ..squash import Squash
-from . import ops
 from .asks import Ask
-from .choice import able, able_of_logs, chosen, forward_mode_on, refuse, remember, too_sharp
+from .choice import able, able_of_logs, chosen, refuse, too_sharp
+from .posed import Posed, answered
 from .tables import MOST_TARGETS, Targets, default_targets, membership_targets, nodes_in_place_of
 
-_P = ParamSpec("_P")
-
 _FAINT = 1e-12  #: share of a target, of which only the reference tells from where it would get it
-_MOST_KNOWN, _MOST_NUMBERS = 1024, 1024  #: calls that are remembered, and weights of targets of one of them
-
-
-class _Posed(NamedTuple):
-    read: str
-    name: str  #: of the kernels
-    ask: Ask
-    phi: Tensor | None
-    rows: Callable[[Tensor], Tensor]  #: of x, as they are asked: (R, n)
-    shaped: Callable[[Tensor], Tensor]  #: what the operator returns, from the answer; neither may hold on to x
-
-
-class _Known(NamedTuple):
-    name: str
-    way: ops.Way
-    rest: tuple[Any, ...]  #: of an ask, after x
-    phi: Tensor | None
-    rows: Callable[[Tensor], Tensor]
-    shaped: Callable[[Tensor], Tensor]
-
-    @classmethod
-    def of(cls, posed: _Posed) -> _Known:
-        way = ops.way_of(posed.read, posed.ask, posed.name)
-        return cls(posed.name, way, posed.ask._replace(known={})[1:], posed.phi, posed.rows, posed.shaped)
-
-
-_known: dict[tuple[Any, ...], _Known] = {}
-
-
-def _answered(pose: Callable[_P, _Posed | None]) -> Callable[_P, Tensor | None]:
-    """The read-out that ``pose`` poses. Calls are remembered if all their options are given by place, not by name."""
-
-    @functools.wraps(pose)
-    def answer(*args: _P.args, **named: _P.kwargs) -> Tensor | None:
-        x, options = args[0], args[1:]
-        if type(x) is not Tensor or named or tracing() or forward_mode_on():
-            return _asked(pose(*args, **named))
-        call = (pose, x.shape, x.dtype, x.device, *options, *map(type, options))  # True is not 1, which it equals
-        try:
-            known = _known.get(call)
-        except TypeError:  # something that cannot be an option, as others will say
-            return _asked(pose(*args, **named))
-        if known is None:
-            posed = pose(*args, **named)
-            if posed is None or any(isinstance(t, Tensor) for t in options) or posed.ask.b.numel() > _MOST_NUMBERS:
-                return _asked(posed)
-            if len(_known) >= _MOST_KNOWN:
-                _known.clear()
-            known = _known[call] = _Known.of(posed)
-        remember(known.name)
-        rows = known.rows(x)
-        return known.shaped(ops.eager(rows, known.way, Ask(rows.detach(), *known.rest), known.phi))
-
-    return answer
-
-
-def _asked(posed: _Posed | None) -> Tensor | None:
-    return None if posed is None else posed.shaped(ops.read(posed.read, posed.ask, posed.phi, posed.name))
 
 
 def _itself(t: Tensor) -> Tensor:
     return t
 
 
-@_answered
+@answered
 def ranks(
     x: Tensor,
     dim: int,
@@ -106,7 +44,7 @@ def ranks(
     squash: Squash,
     solver: Solver,
     backend: str,
-) -> _Posed | None:
+) -> Posed | None:
     plain = targets is None and target_weights is None and mask is None
     name = chosen(x, eps, cost, squash, solver, backend, weights, targets, target_weights)
     if name is None:
@@ -124,7 +62,7 @@ def ranks(
     return _pulled(x, rows, dim, weights, mask, at, eps, squash, name, backend)
 
 
-@_answered
+@answered
 def sorts(
     x: Tensor,
     dim: int,
@@ -139,7 +77,7 @@ def sorts(
     squash: Squash,
     solver: Solver,
     backend: str,
-) -> _Posed | None:
+) -> Posed | None:
     name = chosen(x, eps, cost, squash, solver, backend, weights, targets, target_weights)
     if name is None:
         return None
@@ -158,7 +96,7 @@ def sorts(
     return _pushed(x, rows, dim, weights, mask, at, eps, squash, name, backend, _flattened(x, dim), shaped)
 
 
-@_answered
+@answered
 def memberships(
     x: Tensor,
     share: Callable[[Tensor, float | Tensor, int, Tensor | None], Tensor],
@@ -172,7 +110,7 @@ def memberships(
     squash: Squash,
     solver: Solver,
     backend: str,
-) -> _Posed | None:
+) -> Posed | None:
     """``share(x, k, dim, mask)`` is k/n, (..., 1), after checking k."""
     name = chosen(x, eps, cost, squash, solver, backend, weights, k)
     if name is None:
@@ -189,7 +127,7 @@ def memberships(
     return _pulled(x, rows, dim, weights, mask, at, eps, squash, name, backend, sharp=True)
 
 
-@_answered
+@answered
 def quantiles(
     x: Tensor,
     fillers: Callable[[Tensor, Any, float | None, int, Tensor | None], Tensor],
@@ -203,7 +141,7 @@ def quantiles(
     squash: Squash,
     solver: Solver,
     backend: str,
-) -> _Posed | None:
+) -> Posed | None:
     """(...) of one level, (levels, ...) of several; not yet masked.
 
     ``fillers(x, q, width, dim, mask)`` are the target weights (levels, ..., 3).
@@ -234,7 +172,7 @@ def quantiles(
     return _pushed(rows, rows, -1, weights, mask, at, eps, squash, name, backend, each, shaped)
 
 
-@_answered
+@answered
 def log_plans(
     x: Tensor,
     dim: int,
@@ -249,7 +187,7 @@ def log_plans(
     squash: Squash,
     solver: Solver,
     backend: str,
-) -> _Posed | None:
+) -> Posed | None:
     """(..., n, m) float32: log of the share of each value that goes to each target, ``dim`` last; -inf for padding."""
     found = _log_shares(x, dim, descending, weights, mask, targets, target_weights, num_targets, eps, cost, squash,
                         solver, backend)  # fmt: skip
@@ -260,7 +198,7 @@ def log_plans(
     return posed._replace(shaped=lambda out: _from_the_top(placed(out), live, descending, -torch.inf))
 
 
-@_answered
+@answered
 def permutations(
     x: Tensor,
     dim: int,
@@ -275,7 +213,7 @@ def permutations(
     squash: Squash,
     solver: Solver,
     backend: str,
-) -> _Posed | None:
+) -> Posed | None:
     """(..., m, n): P_ji = a_i p_ij / b_j, normalised over the values; padding is 0."""
     found = _log_shares(x, dim, descending, weights, mask, targets, target_weights, num_targets, eps, cost, squash,
                         solver, backend)  # fmt: skip
@@ -312,7 +250,7 @@ def _log_shares(
     squash: Squash,
     solver: Solver,
     backend: str,
-) -> tuple[_Posed, Tensor | None] | None:
+) -> tuple[Posed, Tensor | None] | None:
     """log p (..., n, m), targets increasing; where targets are padded, how many are not (..., 1, 1)."""
     name = chosen(x, eps, cost, squash, solver, backend, weights, targets, target_weights)
     if name is None:
@@ -330,7 +268,7 @@ def _log_shares(
     if ask is None or not able_of_logs(name, ask, backend):
         return None
     shape = rows.shape
-    posed = _Posed("logs", name, ask, None, _flattened(x, dim), lambda out: out.reshape(*shape, -1))
+    posed = Posed("logs", name, ask, None, _flattened(x, dim), lambda out: out.reshape(*shape, -1))
     padded = kept is not None and targets is None and target_weights is None and num_targets is None
     return posed, kept.sum(-1)[..., None, None] if kept is not None and padded else None
 
@@ -390,14 +328,14 @@ def _pulled(
     name: str,
     backend: str,
     sharp: bool = False,
-) -> _Posed | None:
+) -> Posed | None:
     """``sharp``: whether answers may change within eps, and not only within its square root as ranks do."""
     ask, kept = _ask(x, rows, dim, weights, mask, at, eps, squash)
     if ask is None or (sharp and too_sharp(name, ask, backend)) or not able(name, ask, backend):
         return None
     back = _back(x, dim)
     shaped = back if kept is None else lambda out: torch.where(kept.movedim(-1, dim), back(out), 0.0)
-    return _Posed("pull", name, ask, at.phi, _flattened(x, dim), shaped)
+    return Posed("pull", name, ask, at.phi, _flattened(x, dim), shaped)
 
 
 def _pushed(
@@ -413,11 +351,11 @@ def _pushed(
     backend: str,
     flattened: Callable[[Tensor], Tensor],
     shaped: Callable[[Tensor], Tensor],
-) -> _Posed | None:
+) -> Posed | None:
     ask, _ = _ask(x, rows, dim, weights, mask, at, eps, squash)
     if ask is None or too_sharp(name, ask, backend) or not able(name, ask, backend):
         return None
-    return _Posed("push", name, ask, None, flattened, shaped)
+    return Posed("push", name, ask, None, flattened, shaped)
 
 
 def _flattened(x: Tensor, dim: int) -> Callable[[Tensor], Tensor]:
