@@ -212,3 +212,11 @@ def test_a_remembered_call_is_as_precise_under_autocast(memory):
     with torch.autocast("cpu", torch.bfloat16):
         under = [call(x) for call in ALONE.values()]
     assert all(torch.equal(a, b) for a, b in zip(plain, under, strict=True))
+
+
+def test_a_parameter_is_a_tensor_like_any_other(memory):
+    plain = sinksort.soft_rank(rows(6, 9))
+    weight = torch.nn.Parameter(rows(6, 9))
+    assert torch.equal(sinksort.soft_rank(weight), plain)
+    assert len(memory()) == 1
+    assert torch.autograd.grad(sinksort.soft_rank(weight)[:, 0].sum(), weight)[0].abs().sum() > 0

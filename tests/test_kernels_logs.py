@@ -249,11 +249,6 @@ def test_targets_without_weight_are_left_to_the_reference():
         sinksort.soft_permutation(x, target_weights=b, backend="numba")
 
 
-def test_auto_does_not_take_kernels_that_ran_on_no_gpu():
-    at = default_targets(6, 6, None, False, torch.device("cpu"))
-    assert not choice.able_of_logs("triton", Ask(rows(2, 6), None, at.y, at.b, 1e-2, "sigmoid"), "auto")
-
-
 # ---- Triton, in its interpreter where there is no GPU
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

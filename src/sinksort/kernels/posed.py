@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, ParamSpec
 
 from torch import Tensor
+from torch.nn import Parameter
 
 from .._checks import tracing
 from . import ops
@@ -19,6 +20,7 @@ from .choice import forward_mode_on, remember
 
 _P = ParamSpec("_P")
 
+_PLAIN = (Tensor, Parameter)  #: other kinds of tensors may do anything
 _MOST_KNOWN, _MOST_NUMBERS = 1024, 1024  #: calls that are remembered, and weights of targets of one of them
 
 
@@ -58,7 +60,7 @@ def answered(pose: Callable[_P, Posed | None]) -> Callable[_P, Tensor | None]:
     @functools.wraps(pose)
     def answer(*args: _P.args, **named: _P.kwargs) -> Tensor | None:
         x, options = args[0], args[1:]
-        if type(x) is not Tensor or named or tracing() or forward_mode_on():
+        if type(x) not in _PLAIN or named or tracing() or forward_mode_on():
             return _asked(pose(*args, **named))
         call = (pose, x.shape, x.dtype, x.device, *options, *map(type, options))  # True is not 1, which it equals
         try:
