@@ -90,6 +90,23 @@ def slope(z: tl.tensor, at: tl.tensor, SQUASH: tl.constexpr) -> tl.tensor:
 
 
 @triton.jit
+def _five(
+    mass0: tl.tensor, first0: tl.tensor, top0: tl.tensor, bottom0: tl.tensor, bad0: tl.tensor,
+    mass1: tl.tensor, first1: tl.tensor, top1: tl.tensor, bottom1: tl.tensor, bad1: tl.tensor
+) -> tl.tensor:  # fmt: skip
+    """Two sums, a maximum, a minimum and a maximum in one go: threads wait for each other once."""
+    return mass0 + mass1, first0 + first1, tl.maximum(top0, top1), tl.minimum(bottom0, bottom1), tl.maximum(bad0, bad1)
+
+
+@triton.jit
+def _three(
+    mass0: tl.tensor, whole0: tl.tensor, along0: tl.tensor, mass1: tl.tensor, whole1: tl.tensor, along1: tl.tensor
+) -> tl.tensor:
+    """Three sums in one go."""
+    return mass0 + mass1, whole0 + whole1, along0 + along1
+
+
+@triton.jit
 def moments(
     x_ptr: tl.tensor, a_ptr: tl.tensor, N: tl.tensor, x_col: tl.tensor, a_col: tl.tensor,
     y_low: tl.tensor, y_high: tl.tensor, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK_N: tl.constexpr
@@ -101,26 +118,25 @@ def moments(
     """
     i = tl.arange(0, BLOCK_N)
     raw = tl.load(x_ptr + i.to(tl.int64) * x_col, mask=i < N, other=0.0)
-    bad = tl.max(tl.where(raw == raw, 0, 1), axis=0)
+    bad = tl.where(raw == raw, 0, 1)
     x = load_values(x_ptr, i, N, x_col)
     a = load_weights(a_ptr, i, N, a_col, WEIGHTED)
     finite = (i < N) & (tl.abs(x) < float("inf"))
+    counted = finite if SQUASH == 0 else finite & (a > 0)
+    a = tl.where(counted, a, 0.0).to(tl.float64)
+    x = tl.where(counted, x, 0.0)
+    top, bottom = tl.where(counted, x, -float("inf")), tl.where(counted, x, float("inf"))
+    total, first, top, bottom, bad = tl.reduce((a, a * x, top, bottom, bad), 0, _five)
     if SQUASH == 0:
-        top = tl.maximum(tl.max(tl.where(finite, x, -float("inf")), axis=0), y_high)
-        bottom = tl.minimum(tl.min(tl.where(finite, x, float("inf")), axis=0), y_low)
+        top = tl.maximum(top, y_high)
+        bottom = tl.minimum(bottom, y_low)
         origin = 0.5 * (top + bottom)
         unit = tl.where(top > bottom, top - bottom, 1.0)
         spread = unit * 0.0 + 1.0
     else:
-        counted = finite & (a > 0)
-        a = tl.where(counted, a, 0.0).to(tl.float64)
-        x = tl.where(counted, x, 0.0)
-        total = tl.sum(a, axis=0)
         total = tl.where(total > 0, total, 1.0)
-        top = tl.max(tl.where(counted, x, -float("inf")), axis=0)
-        bottom = tl.min(tl.where(counted, x, float("inf")), axis=0)
         size = tl.maximum(tl.abs(top), tl.abs(bottom))
-        origin = tl.sum(a * x, axis=0) / total
+        origin = first / total
         centred = tl.where(counted, x - origin, 0.0)
         variance = tl.sum(a * centred * centred, axis=0) / total
         varied = (top > bottom) & (variance > 0)
@@ -321,9 +337,8 @@ def through_moments(
         g = g * slope(z, at, SQUASH)
         a = load_weights(a_ptr, i, N, a_col, WEIGHTED).to(tl.float64)
         a = tl.where(finite, a, 0.0)
-        total = tl.sum(a, axis=0)
-        along = tl.sum(tl.where(finite, g * z, 0.0), axis=0) * spread
-        g = g - a / tl.where(total > 0, total, 1.0) * (tl.sum(g, axis=0) + along * z)
+        total, whole, along = tl.reduce((a, g, tl.where(finite, g * z, 0.0)), 0, _three)
+        g = g - a / tl.where(total > 0, total, 1.0) * (whole + along * spread * z)
     if PUSH:
         g = g + tl.load(partial_ptr + N + i, mask=i < N, other=0.0)
     else:

@@ -1,7 +1,8 @@
 """Triton kernels for rows that fit a thread block: the contract of ``asks`` for CUDA, n up to 2048.
 
-Every row is answered by one program in the first launch (``triton_short``). A second launch is always made and returns
-at once for rows whose estimated error is small; the others are solved with all their targets (``triton_whole``).
+Every row is answered by one program in the first launch: by ``triton_held`` where its plan fits into registers and
+values are pulled, by ``triton_short`` otherwise. A second launch is always made and returns at once for rows whose
+estimated error is small; the others are solved with all their targets (``triton_whole``).
 Nothing waits for the device, and the number of launches does not depend on values. Answers are final: a row that failed
 twice is NaN. Plans as such (``logs``) are answered by the second kernel alone.
 """
@@ -14,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from . import triton_short, triton_whole
+from . import triton_held, triton_short, triton_whole
 from .asks import Answer, Ask
 from .triton_launch import Recorder, again, launches
 from .triton_parts import SQUASHES
@@ -24,6 +25,7 @@ FINAL = True
 _PULL, _PUSH, _LOGS = triton_whole.PULL.value, triton_whole.PUSH.value, triton_whole.LOGS.value
 _LONGEST = 2048
 _FEW = 128  #: targets of one matrix
+_HELD = 128  #: values and targets of a plan that fits into registers
 _WIDE = 256  #: targets up to which the second launch computes in double precision
 _HEAD = 8  #: columns of the state before U
 _EXACT = 256  #: rows up to this length start from their exact staircase
@@ -140,6 +142,7 @@ class _Sizes(NamedTuple):
     K: int
     strides: tuple[int, ...]  #: of x, a, y, b, phi
     constants: dict[str, int | bool]
+    pull: bool
     rule: bool
     targets: int  #: of the second launch
     wide: bool
@@ -155,7 +158,23 @@ class _Sizes(NamedTuple):
             _row_stride(x), x.stride(1), _row_stride(a), a.stride(1), _row_stride(y), _row_stride(b), _row_stride(phi),
         )  # fmt: skip
         constants = dict(zip(("SQUASH", "WEIGHTED", "EPS_ROWS"), kind, strict=True))
-        return cls(x.shape[1], K, strides, constants, rule, targets, targets <= _WIDE)
+        return cls(x.shape[1], K, strides, constants, read == _PULL, rule, targets, targets <= _WIDE)
+
+    @property
+    def held(self) -> bool:
+        """Whether ``triton_held`` answers first."""
+        return self.pull and self.n <= _HELD and self.K <= _HELD
+
+    @property
+    def tiles(self) -> dict[str, int]:
+        """How ``triton_held`` shares a plan among threads, and how many warps."""
+        block_n, block_k = (max(8, 1 << (count - 1).bit_length()) for count in (self.n, self.K))
+        pairs = block_n * block_k
+        warps = 1 if pairs <= 1024 else 2 if pairs <= 2048 else 4
+        lanes = 16 if block_k > 64 else 8
+        values = 32 // lanes * warps
+        across = max(1, block_n // values)
+        return {"KA": block_k // lanes, "V": across, "X": values, "KB": lanes, "num_warps": warps}
 
     @property
     def first(self) -> tuple[int, int]:
@@ -198,13 +217,17 @@ def _forward(ask: Ask, phi: Tensor | None) -> Answer:
         n, K = sizes.n, sizes.K
         if K <= _FEW:
             at = launch.empty(R, 3 * n + K, dtype=torch.float32)
-            at_once, warps = sizes.first
-            launch(
-                triton_short.forward, R, *given, last, eps_rows, at, out, state, error, eps,
-                n, K, columns, *sizes.strides, _row_stride(last), **sizes.constants, PUSH=read == _PUSH,
-                RULE=sizes.rule and ask.last is not None, MENDED=sizes.wide, EXACT=n <= _EXACT,
-                BLOCK_N=_power(n), BN=at_once, BK=_power(K), num_warps=warps,
-            )  # fmt: skip
+            tensors = (*given, last, eps_rows, at, out, state, error)
+            numbers = (eps, n, K, columns, *sizes.strides, _row_stride(last))
+            constants = sizes.constants | {"RULE": sizes.rule and ask.last is not None, "MENDED": sizes.wide}
+            if sizes.held:
+                launch(triton_held.forward, R, *tensors, *numbers, **constants, **sizes.tiles)
+            else:
+                at_once, warps = sizes.first
+                launch(
+                    triton_short.forward, R, *tensors, *numbers, **constants, PUSH=read == _PUSH, EXACT=n <= _EXACT,
+                    BLOCK_N=_power(n), BN=at_once, BK=_power(K), num_warps=warps,
+                )  # fmt: skip
         at_once, warps = sizes.second
         launch(
             triton_whole.forward, R, *given, eps_rows, out, state, error, eps,
@@ -235,12 +258,18 @@ def _backward(ask: Ask, phi: Tensor | None, state: Tensor, w: Tensor) -> Tensor:
         numbers = state.shape[1], *sizes.strides, _row_stride(w), w.stride(1)
         if K <= _FEW:
             at = launch.empty(R, 3 * n + K, dtype=torch.float32)
-            at_once, warps = sizes.first
-            launch(
-                triton_short.backward, R, *given, w, eps_rows, at, state, partial, grad, eps,
-                n, K, *numbers, **sizes.constants, PUSH=read == _PUSH,
-                BLOCK_N=_power(n), BN=at_once, BK=_power(K), num_warps=warps,
-            )  # fmt: skip
+            if sizes.held:
+                launch(
+                    triton_held.backward, R, *given, w, eps_rows, at, state, grad, eps, n, K, *numbers,
+                    **sizes.constants, **sizes.tiles,
+                )  # fmt: skip
+            else:
+                at_once, warps = sizes.first
+                launch(
+                    triton_short.backward, R, *given, w, eps_rows, at, state, partial, grad, eps,
+                    n, K, *numbers, **sizes.constants, PUSH=read == _PUSH,
+                    BLOCK_N=_power(n), BN=at_once, BK=_power(K), num_warps=warps,
+                )  # fmt: skip
         at_once, warps = sizes.second
         launch(
             triton_whole.backward, R, *given, w, eps_rows, state, partial, grad, eps,

@@ -1,0 +1,332 @@
+"""Short rows, at most 128 values and 128 targets: one exponential a pair, the whole plan in registers, no matrix.
+
+The plan is
+
+    p_ij  =  e_ij f_j / sum_k e_ik f_k,          e_ij = exp(s (x_i y_j - U_j)),
+
+where e is computed once, at the potentials U of the staircase, and everything after that only changes f. A pass over
+the plan is two multiply-adds a pair, and so is a product with its Laplacian L: Newton's method with a line search by
+slopes, as in ``solvers.newton``, takes its steps by conjugate gradients on such products, preconditioned as in
+``triton_laplacian`` by the plan it starts from. Two or three of them are enough for a step. When a step starts from a
+small error and leaves little of it, nobody looks at where it ends before the answer is read, which says how good it is.
+
+Where numbers are is told in ``triton_held_tiles``. The state of a row: origin, unit, spread, NaN or not, whether it was
+answered by ``triton_whole``; from column 8, U in pairs of single precision.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from .triton_held_tiles import (
+    boundaries_of_equals,
+    boundaries_of_weighted,
+    exponentials,
+    indices,
+    inverse_of,
+    load_tile_of_targets,
+    most_over_targets,
+    out_of_reach,
+    over_targets,
+    over_values,
+    running,
+    scalar,
+    split_potential,
+    start_of_tile,
+)
+from .triton_parts import (
+    GIVEN,
+    LOG2_E,
+    NUMBERS,
+    halves,
+    load_weights,
+    moments,
+    place_row,
+    through_moments,
+)
+
+_SMALL = tl.constexpr(1e-6)  #: L1 error of the column sums at which a row is done
+_NEAR = tl.constexpr(5e-4)  #: a step from here that leaves little ends below ACCEPTED
+_STEPS = tl.constexpr(30)
+_FAR = tl.constexpr(40.0)  #: log f stays within single precision; a row that needs more is not answered here
+_BRIDGE = tl.constexpr(1e-7)  #: joins parts of a plan: rounding would decide what flows between them
+_FRAIL = tl.constexpr(30.0)  #: b times resistance from which rounding is seen in the fourth digit of a gradient
+_ACCURACY = tl.constexpr(1e-4)  #: of lambda in the backward pass
+_LAST = tl.constexpr(6)  #: rows of ``Ask.last``
+_WEAK, _NONE = tl.constexpr(1e-3), tl.constexpr(1e-14)  #: as in ``triton_short``
+
+
+@triton.jit
+def path_of(
+    p: tl.tensor, ap: tl.tensor, y: tl.tensor, step: tl.tensor,
+    KA: tl.constexpr, V: tl.constexpr, X: tl.constexpr, KB: tl.constexpr
+) -> tl.tensor:  # fmt: skip
+    """1/D and resistances as in ``triton_laplacian``, and D, of the plan p; ap is a p."""
+    Ly = over_values(ap * (y - over_targets(p * y, V, X, KB)), KA, X, KB)
+    D = over_values(ap * (1.0 - p), KA, X, KB)
+    flow = -running(Ly)
+    weakest = tl.maximum(most_over_targets(tl.where(step > 0, flow, 0.0), 1, X, KB) * 1e-6, 1e-30)
+    faintest = tl.maximum(most_over_targets(D, 1, X, KB) * 1e-6, 1e-30)
+    return tl.where(D > 0, 1.0 / tl.maximum(D, faintest), 0.0), step / tl.maximum(flow, weakest), D
+
+
+@triton.jit
+def precondition(r: tl.tensor, inverse_D: tl.tensor, resistance: tl.tensor) -> tl.tensor:
+    drop = running(r) * resistance
+    return r * inverse_D + (drop - running(drop))
+
+
+@triton.jit
+def begin(
+    r: tl.tensor, inverse_D: tl.tensor, resistance: tl.tensor, b: tl.tensor, X: tl.constexpr, KB: tl.constexpr
+) -> tl.tensor:
+    """r without a constant part, the first way of conjugate gradients, and r z."""
+    r = r - b * over_targets(r, 1, X, KB)
+    z = precondition(r, inverse_D, resistance)
+    return r, z, over_targets(r * z, 1, X, KB)
+
+
+@triton.jit
+def go_on(
+    out: tl.tensor, r: tl.tensor, way: tl.tensor, rz: tl.tensor, Lw: tl.tensor,
+    inverse_D: tl.tensor, resistance: tl.tensor, b: tl.tensor, bridge: tl.tensor, X: tl.constexpr, KB: tl.constexpr
+) -> tl.tensor:  # fmt: skip
+    """One step of conjugate gradients along ``way``, of which L makes Lw."""
+    Lw += bridge * (way - over_targets(b * way, 1, X, KB))
+    bend = over_targets(way * Lw, 1, X, KB)
+    alpha = tl.where(bend > 0, rz / tl.where(bend > 0, bend, 1.0), 0.0)
+    out = out + alpha * way
+    r = r - alpha * Lw
+    z = precondition(r, inverse_D, resistance)
+    before = tl.where(rz > 0, rz, 1.0)
+    rz = tl.where(bend > 0, over_targets(r * z, 1, X, KB), 0.0)
+    return out, r, z + (rz / before) * way, rz
+
+
+@triton.jit(do_not_specialize=NUMBERS, do_not_specialize_on_alignment=GIVEN)
+def forward(
+    x_ptr: tl.tensor, a_ptr: tl.tensor, y_ptr: tl.tensor, b_ptr: tl.tensor, phi_ptr: tl.tensor, last_ptr: tl.tensor,
+    eps_ptr: tl.tensor, at_ptr: tl.tensor, out_ptr: tl.tensor, state_ptr: tl.tensor, error_ptr: tl.tensor,
+    eps: tl.tensor, N: tl.tensor, K: tl.tensor, S: tl.tensor,
+    x_row: tl.tensor, x_col: tl.tensor, a_row: tl.tensor, a_col: tl.tensor, y_row: tl.tensor, b_row: tl.tensor,
+    phi_row: tl.tensor, last_row: tl.tensor,
+    SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr, RULE: tl.constexpr, MENDED: tl.constexpr,
+    KA: tl.constexpr, V: tl.constexpr, X: tl.constexpr, KB: tl.constexpr
+) -> None:  # fmt: skip
+    """``pull``; at_ptr: 3 N numbers a row. MENDED: whether nearly hard plans are answered in double precision."""
+    row = tl.program_id(0).to(tl.int64)
+    x_ptr += row * x_row
+    a_ptr += row * a_row
+    at_ptr += row * N * 3
+    state_ptr += row * S
+    if EPS_ROWS:
+        eps = tl.load(eps_ptr + row)
+    j, i = indices(N, KA, V, X, KB)
+    y, step, b, y_low, y_high, y_scale = load_tile_of_targets(y_ptr + row * y_row, b_ptr + row * b_row, j, K)
+    if RULE:  # the outermost targets are not among the nodes
+        y_low, y_high = y_low * 0.0, y_high * 0.0 + 1.0
+    origin, unit, spread, bad = moments(x_ptr, a_ptr, N, x_col, a_col, y_low, y_high, SQUASH, WEIGHTED, V * X)
+    x_scale = unit if SQUASH == 0 else unit * 0.0 + 1.0
+    s = 2.0 * x_scale * y_scale / eps
+    inverse_s = (1.0 / s).to(tl.float32)
+    place_row(x_ptr, at_ptr, N, x_col, origin, unit, SQUASH, V * X)
+    if WEIGHTED:
+        edges = boundaries_of_weighted(at_ptr, a_ptr, i, N, a_col, running(b), KA, X, KB, V * X)
+    else:
+        edges = boundaries_of_equals(at_ptr, N, running(b), V * X)
+    Uh, Ul = split_potential(start_of_tile(edges, step, b, inverse_s))
+    xh = tl.load(at_ptr + i, mask=i < N, other=0.0)
+    xl = tl.load(at_ptr + N + i, mask=i < N, other=0.0)
+    a = load_weights(a_ptr, i, N, a_col, WEIGHTED)
+    yh, yl = halves(y)
+    e = exponentials(xh, xl, y, yh, yl, out_of_reach(Uh, b), Ul, (s * LOG2_E).to(tl.float32), V, X, KB)
+    e = e * inverse_of(over_targets(e, V, X, KB))
+    inverse_D, resistance, D = path_of(e, e * a, y, step, KA, V, X, KB)
+    if MENDED:  # whether the plan may be nearly hard: that of the start is not far from it
+        firm = scalar(most_over_targets(tl.where(b > 0, D - 50.0 * _WEAK * b, -1.0), 1, X, KB)) < 0
+    bridge = _BRIDGE * b
+    pair_ptr = (state_ptr + 8).to(tl.pointer_type(tl.float32)) + 2 * j
+    tl.store(pair_ptr, Uh, mask=j < K)  # not to be kept in registers meanwhile
+    tl.store(pair_ptr + 1, Ul, mask=j < K)
+
+    base = b * 0.0  # log f at the last accepted point, the way from it, how far to go, and the slope there
+    way = b * 0.0
+    length = over_targets(way, 1, X, KB) + 1.0
+    rise = length * float("inf")
+    k = 0
+    going = True
+    while going & (k < _STEPS):
+        f = tl.exp2((base + length * way) * LOG2_E)
+        inverse = inverse_of(over_targets(e * f, V, X, KB))
+        q = a * inverse
+        c = f * over_values(e * q, KA, X, KB)
+        rho = b - c
+        size = scalar(over_targets(tl.abs(rho), 1, X, KB))
+        going = size > _SMALL
+        if going:
+            # A step is solved for even if this point is not accepted: that is rare, and one way through is shorter.
+            newton = b * 0.0
+            left, onward, rz = begin(rho, inverse_D, resistance, b, X, KB)
+            for _ in range(tl.where(size > 1e-2, 2, 3)):
+                v = over_targets(e * (f * onward), V, X, KB) * inverse
+                Lw = c * onward - f * over_values(e * (q * v), KA, X, KB)
+                newton, left, onward, rz = go_on(newton, left, onward, rz, Lw, inverse_D, resistance, b, bridge, X, KB)
+            newton = tl.where(b > 0, newton - over_targets(b * newton, 1, X, KB), 0.0)
+            newton = tl.minimum(tl.maximum(newton, -5.0), 5.0)
+            climb = over_targets(rho * newton, 1, X, KB)
+            # The gradient, scaled, always rises.
+            scaled = tl.where(b > 0, rho / tl.maximum(c, 1e-30), 0.0)
+            newton = tl.where(climb > 0, newton, tl.minimum(tl.maximum(scaled, -5.0), 5.0))
+            climb = over_targets(rho * newton, 1, X, KB)
+            here = over_targets(rho * way, 1, X, KB)
+            overshot = here < -0.5 * rise
+            there = tl.minimum(tl.maximum(base + length * way, -_FAR), _FAR)
+            base = tl.where(overshot, base, there)
+            way = tl.where(overshot, way, newton)
+            length = tl.where(overshot, length * rise / (rise - here), 1.0)
+            rise = tl.where(overshot, rise, climb)
+            remains = tl.where(overshot, 1.0, over_targets(tl.abs(left), 1, X, KB))
+            going = (size > _NEAR) | (scalar(remains) > 1.5 * _SMALL)
+        k += 1
+
+    grown = base + length * way
+    p = e * tl.exp2(grown * LOG2_E)
+    p = p * inverse_of(over_targets(p, V, X, KB))
+    phi = tl.load(phi_ptr + row * phi_row + j, mask=j < K, other=0.0).to(tl.float32)
+    mean = over_targets(p * phi, V, X, KB)
+    tl.store(out_ptr + row * N + i, tl.where(bad > 0, float("nan"), mean), mask=i < N)
+    error = over_targets(tl.abs(b - over_values(p * a, KA, X, KB)), 1, X, KB)
+    if RULE:
+        squares = mean * 0.0
+        last_ptr += row * last_row
+        for order in range(_LAST):
+            last = tl.load(last_ptr + order * K + j, mask=j < K, other=0.0).to(tl.float32)
+            coefficient = over_targets(p * last, V, X, KB)
+            squares += coefficient * coefficient
+        worst = tl.max(tl.max(tl.where(i < N, squares, 0.0), axis=2, keep_dims=True), axis=1, keep_dims=True)
+        error += 4.0 * tl.broadcast_to(worst, [KB, X, 1, 1])
+    error = scalar(error)
+    if MENDED:
+        if firm:
+            D = over_values(p * a * (1.0 - p), KA, X, KB)
+            softness = scalar(most_over_targets(tl.where(b > 0, D / tl.where(b > 0, b, 1.0), 0.0), 1, X, KB))
+            error = tl.where((softness < _WEAK) & (softness > _NONE), 1.0, error)
+    tl.store(error_ptr + row, tl.where(bad > 0, 0.0, error))
+    tl.store(state_ptr, origin)
+    tl.store(state_ptr + 1, unit)
+    tl.store(state_ptr + 2, spread)
+    tl.store(state_ptr + 3, bad.to(tl.float64))
+    tl.store(state_ptr + 4, tl.zeros([], tl.float64))
+    Uh = tl.load(pair_ptr, mask=j < K, other=0.0)
+    Ul = tl.load(pair_ptr + 1, mask=j < K, other=0.0)
+    tl.debug_barrier()  # threads that repeat each other have all read it
+    high, low = split_potential(-grown * inverse_s)
+    tl.store(pair_ptr, Uh + high, mask=j < K)
+    tl.store(pair_ptr + 1, Ul + low, mask=j < K)
+
+
+@triton.jit(do_not_specialize=NUMBERS, do_not_specialize_on_alignment=GIVEN)
+def backward(
+    x_ptr: tl.tensor, a_ptr: tl.tensor, y_ptr: tl.tensor, b_ptr: tl.tensor, phi_ptr: tl.tensor, w_ptr: tl.tensor,
+    eps_ptr: tl.tensor, at_ptr: tl.tensor, state_ptr: tl.tensor, grad_ptr: tl.tensor,
+    eps: tl.tensor, N: tl.tensor, K: tl.tensor, S: tl.tensor,
+    x_row: tl.tensor, x_col: tl.tensor, a_row: tl.tensor, a_col: tl.tensor, y_row: tl.tensor, b_row: tl.tensor,
+    phi_row: tl.tensor, w_row: tl.tensor, w_col: tl.tensor,
+    SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr,
+    KA: tl.constexpr, V: tl.constexpr, X: tl.constexpr, KB: tl.constexpr
+) -> None:  # fmt: skip
+    """The cotangent of x, see ``asks``; at_ptr: 3 N numbers a row.
+
+    Here products with L are sums of differences, a p (v - E v), and not differences of sums. Of a value that nearly all
+    goes to one target, v - E v is as small as the rest, but rounded like v. Where all of a plan hangs on such rests,
+    its links being frail, means are taken in two parts and lambda is wanted to two digits more. Other rows have no use
+    for that.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    state_ptr += row * S
+    if tl.load(state_ptr + 4) > 0:
+        return
+    x_ptr += row * x_row
+    a_ptr += row * a_row
+    at_ptr += row * N * 3
+    phi_ptr += row * phi_row
+    if EPS_ROWS:
+        eps = tl.load(eps_ptr + row)
+    j, i = indices(N, KA, V, X, KB)
+    y, step, b, _low, _high, y_scale = load_tile_of_targets(y_ptr + row * y_row, b_ptr + row * b_row, j, K)
+    origin, unit = tl.load(state_ptr), tl.load(state_ptr + 1)
+    x_scale = unit if SQUASH == 0 else unit * 0.0 + 1.0
+    s = 2.0 * x_scale * y_scale / eps
+    place_row(x_ptr, at_ptr, N, x_col, origin, unit, SQUASH, V * X)
+    xh = tl.load(at_ptr + i, mask=i < N, other=0.0)
+    xl = tl.load(at_ptr + N + i, mask=i < N, other=0.0)
+    a = load_weights(a_ptr, i, N, a_col, WEIGHTED)
+    w = tl.load(w_ptr + row * w_row + i.to(tl.int64) * w_col, mask=i < N, other=0.0).to(tl.float32)
+    pair_ptr = (state_ptr + 8).to(tl.pointer_type(tl.float32)) + 2 * j
+    Uh = out_of_reach(tl.load(pair_ptr, mask=j < K, other=0.0), b)
+    Ul = tl.load(pair_ptr + 1, mask=j < K, other=0.0)
+    yh, yl = halves(y)
+    phi = tl.load(phi_ptr + j, mask=j < K, other=0.0).to(tl.float32)
+    p = exponentials(xh, xl, y, yh, yl, Uh, Ul, (s * LOG2_E).to(tl.float32), V, X, KB)
+    p = p * inverse_of(over_targets(p, V, X, KB))
+    if not WEIGHTED:
+        p = tl.where(i < N, p, 0.0)  # then sums of p need only be multiplied by the weight of every value
+    inverse_D, resistance, D = path_of(p, p * a, y, step, KA, V, X, KB)
+    # Of a plan that is hard but for less than this nothing comes through its potentials, and they would overflow.
+    soft = most_over_targets(D, 1, X, KB) > 1e-25
+    softness = most_over_targets(tl.where(b > 0, D / tl.where(b > 0, b, 1.0), 0.0), 1, X, KB)
+    bridge = _BRIDGE * b * softness
+    t = over_values(p * apart_from_mean(p, phi, V, X, KB) * w, KA, X, KB)
+    largest = most_over_targets(tl.abs(t), 1, X, KB)
+    largest = tl.where(soft & (largest > 0), largest, 1.0)
+    t = tl.where(soft, t / largest, 0.0)
+    potential = t * 0.0
+    frail = scalar(most_over_targets(resistance, 1, X, KB) * most_over_targets(b, 1, X, KB)) > _FRAIL
+    r, way, rz = begin(t, inverse_D, resistance, b, X, KB)
+    enough = rz * (_ACCURACY * _ACCURACY) * tl.where(frail, 1e-4, 1.0)
+    k = 0
+    going = True
+    while going & (k < _STEPS):
+        if frail:
+            Lw = pushed(p, apart_from_mean(p, way, V, X, KB), a, N, WEIGHTED, KA, X, KB)
+        else:
+            Lw = pushed(p, way - over_targets(p * way, V, X, KB), a, N, WEIGHTED, KA, X, KB)
+        potential, r, way, rz = go_on(potential, r, way, rz, Lw, inverse_D, resistance, b, bridge, X, KB)
+        if k >= 2:
+            going = scalar(rz - enough) > 0
+        k += 1
+    potential = potential * largest
+
+    # y and phi once more: what was computed of them would be kept in registers for this.
+    tl.debug_barrier()
+    y = load_tile_of_targets(y_ptr + row * y_row, b_ptr + row * b_row, j, K)[0]
+    phi = tl.load(phi_ptr + j, mask=j < K, other=0.0).to(tl.float32)
+    middle = over_targets(p * y, V, X, KB)
+    both = over_targets(p * (w * phi - a * potential), V, X, KB)
+    g = over_targets(p * (w * phi - a * potential - both) * (y - middle), V, X, KB) * s.to(tl.float32)
+    tl.store(at_ptr + 2 * N + i, g, mask=i < N)
+    tl.debug_barrier()
+    through_moments(
+        x_ptr, a_ptr, state_ptr, at_ptr + 2 * N, grad_ptr + row * N, N, x_col, a_col, SQUASH, WEIGHTED, False, V * X
+    )
+
+
+@triton.jit
+def apart_from_mean(p: tl.tensor, v: tl.tensor, V: tl.constexpr, X: tl.constexpr, KB: tl.constexpr) -> tl.tensor:
+    """v_j - sum_k p_ik v_k, the mean in two parts: right to rounding of itself, not of v."""
+    apart = v - over_targets(p * v, V, X, KB)
+    return apart - over_targets(p * apart, V, X, KB)
+
+
+@triton.jit
+def pushed(
+    p: tl.tensor, v: tl.tensor, a: tl.tensor, N: tl.tensor,
+    WEIGHTED: tl.constexpr, KA: tl.constexpr, X: tl.constexpr, KB: tl.constexpr
+) -> tl.tensor:  # fmt: skip
+    """sum_i a_i p_ij v_ij."""
+    if WEIGHTED:
+        out = over_values(p * v * a, KA, X, KB)
+    else:
+        out = over_values(p * v, KA, X, KB) * (1.0 / N)
+    return out

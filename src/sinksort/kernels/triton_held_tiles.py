@@ -1,0 +1,171 @@
+"""Tiles of a plan that is held in registers: which thread has which pair, and sums that hardly move anything.
+
+Tiles are (KB, X, V, KA). Target j = kb KA + ka, value i = v X + x: KB lanes of a warp share the targets, its other
+lanes and all warps share the values, X of them, and a thread has V values by KA targets. What belongs to targets is
+(KB, X, 1, KA), what belongs to values (KB, X, V, 1), numbers of the row are (KB, X, 1, 1): each is repeated in all
+threads that need it, so everything has the same layout and nothing is moved from one to another. Sums over targets and
+cumulative sums never leave a warp; only sums over values do.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from .triton_parts import NOWHERE, load_weights
+
+_TIE = tl.constexpr(3e-6)  #: levels of mass that differ by less are the same
+
+
+@triton.jit
+def indices(N: tl.tensor, KA: tl.constexpr, V: tl.constexpr, X: tl.constexpr, KB: tl.constexpr) -> tl.tensor:
+    """j of a tile of targets and i of a tile of values.
+
+    The compiler lays tiles out along what it knows to be contiguous in memory, and in the order of axes where it knows
+    nothing: lanes first along KB, then along X, as above. So it is told nothing, by a factor that is always 1.
+    """
+    one = tl.where(N > 0, 1, 0)
+    kb = tl.arange(0, KB)[:, None, None, None]
+    x = tl.arange(0, X)[None, :, None, None]
+    j = (kb * KA + tl.arange(0, KA)[None, None, None, :] + x * 0) * one
+    i = (tl.arange(0, V)[None, None, :, None] * X + x + kb * 0) * one
+    return j, i
+
+
+@triton.jit
+def over_targets(t: tl.tensor, V: tl.constexpr, X: tl.constexpr, KB: tl.constexpr) -> tl.tensor:
+    """Sums of a tile for each value, or with V = 1 of what belongs to targets."""
+    return tl.broadcast_to(tl.sum(tl.sum(t, axis=3, keep_dims=True), axis=0, keep_dims=True), [KB, X, V, 1])
+
+
+@triton.jit
+def most_over_targets(t: tl.tensor, V: tl.constexpr, X: tl.constexpr, KB: tl.constexpr) -> tl.tensor:
+    return tl.broadcast_to(tl.max(tl.max(t, axis=3, keep_dims=True), axis=0, keep_dims=True), [KB, X, V, 1])
+
+
+@triton.jit
+def over_values(t: tl.tensor, KA: tl.constexpr, X: tl.constexpr, KB: tl.constexpr) -> tl.tensor:
+    """Sums of a tile for each target."""
+    return tl.broadcast_to(tl.sum(tl.sum(t, axis=2, keep_dims=True), axis=1, keep_dims=True), [KB, X, 1, KA])
+
+
+@triton.jit
+def least_over_values(t: tl.tensor, KA: tl.constexpr, X: tl.constexpr, KB: tl.constexpr) -> tl.tensor:
+    return tl.broadcast_to(tl.min(tl.min(t, axis=2, keep_dims=True), axis=1, keep_dims=True), [KB, X, 1, KA])
+
+
+@triton.jit
+def running(v: tl.tensor) -> tl.tensor:
+    """Cumulative sum in the order of the targets."""
+    whole = tl.sum(v, axis=3, keep_dims=True)
+    return tl.cumsum(v, axis=3) + (tl.cumsum(whole, axis=0) - whole)
+
+
+@triton.jit
+def scalar(v: tl.tensor) -> tl.tensor:
+    """The number that (KB, X, 1, 1) repeats, for a branch."""
+    v = tl.max(tl.max(v, axis=0, keep_dims=True), axis=1, keep_dims=True)
+    return tl.max(tl.max(tl.max(tl.max(v, axis=3), axis=2), axis=1), axis=0)
+
+
+@triton.jit
+def inverse_of(x: tl.tensor) -> tl.tensor:
+    """1 / x of ordinary positive numbers: a division would take three times as many instructions."""
+    root = tl.rsqrt(x)
+    rough = root * root
+    return rough * (2.0 - x * rough)
+
+
+@triton.jit
+def load_tile_of_targets(y_ptr: tl.tensor, b_ptr: tl.tensor, j: tl.tensor, K: tl.tensor) -> tl.tensor:
+    """Places in [-1/2, 1/2], the steps between them, weights; ends and scale (double) of the row.
+
+    Places are rounded to single precision: a target that stands 3e-8 elsewhere is as good as the one that was asked
+    for, if only all agree where it stands. (Values are another matter: see ``place_row``.)
+    """
+    low, high = tl.load(y_ptr).to(tl.float64), tl.load(y_ptr + K - 1).to(tl.float64)
+    scale = tl.where(high > low, high - low, 1.0)
+    inverse = (1.0 / scale).to(tl.float32)
+    y = tl.load(y_ptr + j, mask=j < K, other=0.0)
+    following = tl.load(y_ptr + j + 1, mask=j + 1 < K, other=0.0)
+    b = tl.load(b_ptr + j, mask=j < K, other=0.0).to(tl.float32)
+    at = tl.where(j < K, (y - (0.5 * (low + high)).to(tl.float32)) * inverse, 0.0)
+    step = tl.where(j + 1 < K, (following - y) * inverse, 0.0)
+    return at, step, b, low, high, scale
+
+
+@triton.jit
+def exponentials(
+    xh: tl.tensor, xl: tl.tensor, y: tl.tensor, yh: tl.tensor, yl: tl.tensor, Uh: tl.tensor, Ul: tl.tensor,
+    s: tl.tensor, V: tl.constexpr, X: tl.constexpr, KB: tl.constexpr
+) -> tl.tensor:  # fmt: skip
+    """exp(s (x y - U)) of all pairs, about 1 at most for each value; s is in units of log 2. See ``triton_parts``."""
+    most = most_over_targets((xh + xl) * y - Uh, V, X, KB)
+    big = xh * yh - Uh
+    small = xh * yl - Ul + xl * y
+    return tl.exp2(((big - most) + small) * s)
+
+
+@triton.jit
+def split_potential(U: tl.tensor) -> tl.tensor:
+    """U as a multiple of 2^-24 and the rest."""
+    high = tl.floor(U * 16777216.0 + 0.5) * 5.9604644775390625e-08
+    return high, U - high
+
+
+@triton.jit
+def places_again(at_ptr: tl.tensor, k: tl.tensor, N: tl.tensor) -> tl.tensor:
+    """Where values k stand, from the halves that ``place_row`` has left."""
+    return tl.load(at_ptr + k, mask=k < N, other=0.0) + tl.load(at_ptr + N + k, mask=k < N, other=0.0)
+
+
+@triton.jit
+def boundaries_of_equals(at_ptr: tl.tensor, N: tl.tensor, levels: tl.tensor, BN: tl.constexpr) -> tl.tensor:
+    """Where the staircase passes from each target to the next, for values of equal weight: see ``solvers.start``.
+
+    Values are put in order (at at_ptr + 2 N) by counting which are before them; then a level says who is there.
+    """
+    k = tl.arange(0, BN)
+    # 23 bits of the place, then the index, which decides between equals
+    one = tl.where(k < N, ((places_again(at_ptr, k, N) + 0.5) * 8388608.0).to(tl.int32) * 128 + k, 2147483647)
+    before = tl.sum(tl.where(one[:, None] < one[None, :], 1, 0), axis=0)
+    tl.store(at_ptr + 2 * N + before, places_again(at_ptr, k, N), mask=k < N)
+    tl.debug_barrier()
+    reached = levels * N
+    slack = _TIE * N
+    first = tl.minimum(tl.maximum(tl.ceil(reached - slack).to(tl.int32) - 1, 0), N - 1)
+    second = tl.floor(reached + slack).to(tl.int32)
+    low = tl.load(at_ptr + 2 * N + first)
+    high = tl.load(at_ptr + 2 * N + second, mask=second < N, other=0.5)
+    return 0.5 * (low + high)
+
+
+@triton.jit
+def boundaries_of_weighted(
+    at_ptr: tl.tensor, a_ptr: tl.tensor, i: tl.tensor, N: tl.tensor, a_col: tl.tensor, levels: tl.tensor,
+    KA: tl.constexpr, X: tl.constexpr, KB: tl.constexpr, BN: tl.constexpr
+) -> tl.tensor:  # fmt: skip
+    """The same for values of any weight; what weighs nothing is no boundary."""
+    k = tl.arange(0, BN)
+    at, a = places_again(at_ptr, k, N), load_weights(a_ptr, k, N, a_col, True)
+    mass = tl.sum(tl.where(at[:, None] <= at[None, :], a[:, None], 0.0), axis=0)
+    tl.store(at_ptr + 2 * N + k, tl.where(a > 0, mass, -1.0), mask=k < N)
+    tl.debug_barrier()
+    past = tl.load(at_ptr + 2 * N + i, mask=i < N, other=-1.0) - levels
+    here = places_again(at_ptr, i, N)
+    before = least_over_values(tl.where(past >= -_TIE, here, 0.5), KA, X, KB)
+    after = least_over_values(tl.where(past > _TIE, here, 0.5), KA, X, KB)
+    return 0.5 * (before + after)
+
+
+@triton.jit
+def start_of_tile(boundaries: tl.tensor, step: tl.tensor, b: tl.tensor, inverse_s: tl.tensor) -> tl.tensor:
+    """U of the staircase, as ``triton_parts.start_of``."""
+    rise = boundaries * step
+    return running(rise) - rise - tl.log(tl.where(b > 0, b, 1.0)) * inverse_s
+
+
+@triton.jit
+def out_of_reach(U: tl.tensor, b: tl.tensor) -> tl.tensor:
+    """U where there is a target."""
+    return tl.where(b > 0, U, NOWHERE)
