@@ -1,0 +1,177 @@
+"""Plans that Triton kernels hold in registers, against the float64 reference: on CUDA, or in Triton's interpreter."""
+
+import math
+
+import pytest
+import torch
+
+from sinksort.kernels import reference
+from sinksort.kernels.asks import Ask
+from sinksort.kernels.tables import membership_targets, nodes_in_place_of
+
+pytest.importorskip("triton", reason="Triton is made for Linux only")
+
+from sinksort.kernels import triton_held, triton_rows  # after the check that Triton is there
+from tests.test_kernels_triton import DEVICE, pulled, random, rank_ask, rows, same, true_ranks
+
+IN_DOUBT = 5e-6  #: estimated errors above this send a row to the second launch
+
+
+@pytest.fixture(autouse=True)
+def nobody_else(monkeypatch):
+    """Rows are held, or taken over by the second launch; the kernels with a matrix are not there."""
+    monkeypatch.setattr(triton_rows, "triton_short", None)
+
+
+def taken_over(answer):
+    return (answer.state[:, 4] > 0).tolist()
+
+
+def true_pulls(ask, phi):
+    """Of given targets: the whole plan in float64."""
+    x = ask.x.double().requires_grad_()
+    return x, reference.pulled(ask._replace(x=x), phi)
+
+
+@pytest.mark.parametrize(
+    ("n", "eps", "kinds"),
+    [
+        (17, 1e-2, ["normal", "tied", "infinite", "far from zero"]),
+        (33, 1e-3, ["exponential", "few-valued", "outlying", "huge"]),
+        (77, 0.1, ["heavy-tailed", "constant", "five groups", "tiny"]),
+        (100, 1e-2, ["zero", "heavy-tailed", "tied"]),
+        (128, 3e-3, ["five groups", "outlying", "exponential"]),
+        (100, 1e-4, ["normal", "few-valued"]),
+    ],
+)
+def test_ranks_by_rule_or_one_by_one(n, eps, kinds):
+    x = torch.stack([rows(n)[kind] for kind in kinds]).to(DEVICE)
+    ask, phi = rank_ask(x, eps, nodes_in_place_of(n, eps, "triton"))
+    answer, w, gradient = pulled(ask, phi)
+    same(answer.out, gradient, *true_ranks(ask), w, n, kinds, out=2e-6, grad=2e-4)
+    assert (answer.error <= IN_DOUBT).all()
+    assert not any(taken_over(answer))
+
+
+def test_groups_far_apart_leave_gaps_of_which_a_rule_does_not_see_the_edges():
+    x = torch.stack([rows(100)["normal"], rows(100)["two groups"]]).to(DEVICE)
+    ask, phi = rank_ask(x, 1e-2, 64)
+    answer, w, gradient = pulled(ask, phi)
+    assert taken_over(answer) == [False, True]
+    same(answer.out, gradient, *true_ranks(ask), w, 100, out=2e-6)
+
+
+def test_rows_that_do_not_converge_are_taken_over(monkeypatch):
+    if DEVICE.type == "cuda":
+        pytest.skip("a compiled kernel keeps its number of steps")
+    monkeypatch.setattr(triton_held, "_STEPS", type(triton_held._STEPS)(1))
+    x = torch.stack([random(20), torch.full((20,), 2.5)])  # the start of a constant row is its answer
+    ask, phi = rank_ask(x)
+    answer, w, gradient = pulled(ask, phi)
+    assert taken_over(answer) == [True, False]
+    monkeypatch.undo()
+    same(answer.out[:1], gradient[:1], *true_ranks(ask._replace(x=x[:1])), w[:1], 20)
+
+
+def test_gradients_hang_on_what_little_is_soft():
+    """Nearly hard plans in single precision: means in one part would leave errors of 1e-3 in these four."""
+    x = random(128, 10, seed=128010)[[3, 21, 72, 85]].to(DEVICE)
+    ask, phi = rank_ask(x, 1e-3)
+    answer, w, gradient = pulled(ask, phi)
+    assert not any(taken_over(answer))
+    same(answer.out, gradient, *true_ranks(ask), w, 10, grad=5e-5)
+
+
+def test_a_plan_without_anything_soft_has_a_gradient_of_rounding():
+    hard = torch.arange(12.0, device=DEVICE).unsqueeze(0)
+    ask, phi = rank_ask(hard / 11, 1e-6, squash=None)
+    answer, _, gradient = pulled(ask, phi)
+    assert torch.equal(answer.out, hard + 1)
+    assert gradient.abs().max() <= 1e-7
+
+
+@pytest.mark.parametrize(("n", "nodes"), [(40, None), (70, 32)])
+def test_nothing_depends_on_what_memory_held_before(n, nodes):
+    """Memory that nobody wrote to is filled with NaN."""
+    a = torch.rand(2, n, generator=torch.Generator().manual_seed(3)).to(DEVICE)
+    a[:, ::7] = 0.0
+    x = random(2, n).to(DEVICE)
+    x[0, 0], x[1, 0] = 1e30, math.inf  # weigh nothing: influence nobody
+    ask, phi = rank_ask(x, 0.05, nodes, a=a / a.sum(-1, keepdim=True))
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert x.new_empty(5).isnan().all()
+        answer, w, gradient = pulled(ask, phi)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert not any(taken_over(answer))
+    same(answer.out, gradient, *true_ranks(ask), w, n)
+
+
+def test_targets_of_each_row_some_of_them_equal_some_without_weight():
+    x = random(3, 24).to(DEVICE)
+    y = torch.rand(3, 19, generator=torch.Generator().manual_seed(1)).sort().values.to(DEVICE)
+    y[0, 5:8] = y[0, 5:6]  # one place for three
+    y[2] = 0.3  # and for all
+    b = torch.rand(3, 19, generator=torch.Generator().manual_seed(2)).to(DEVICE)
+    b[1, [0, 1, 9, 18]] = 0.0
+    phi = random(3, 19, seed=5).to(DEVICE)
+    ask = Ask(x, None, y, b / b.sum(-1, keepdim=True), 0.02, "sigmoid")
+    answer, w, gradient = pulled(ask, phi)
+    same(answer.out, gradient, *true_pulls(ask, phi), w, 1.0)
+    assert (answer.error <= IN_DOUBT).all()
+
+
+@pytest.mark.parametrize("squash", ["arctan", None])
+def test_other_maps_into_the_unit_interval(squash):
+    x = torch.rand(2, 70, generator=torch.Generator().manual_seed(1)).to(DEVICE)
+    x[1] = 0.3 + 0.2 * x[1]
+    x[1, 3], x[1, 8] = math.inf, -math.inf
+    ask, phi = rank_ask(x, 0.05, 32, squash=squash)
+    answer, w, gradient = pulled(ask, phi)
+    same(answer.out, gradient, *true_ranks(ask), w, 70)
+
+
+def test_a_row_that_holds_nan_an_eps_for_each_row_and_any_strides():
+    x = random(60, 3, seed=3).to(DEVICE)[::2].T
+    x[2, 7] = math.nan
+    eps = torch.tensor([1e-2, 0.1, 1e-2], device=DEVICE)
+    ask, phi = rank_ask(x, eps)
+    answer, w, gradient = pulled(ask, phi)
+    assert answer.out.isnan().all(-1).tolist() == gradient.isnan().all(-1).tolist() == [False, False, True]
+    assert not (answer.error > IN_DOUBT).any()
+    good = ask._replace(x=x[:2], eps=eps[:2])
+    same(answer.out[:2], gradient[:2], *true_ranks(good), w[:2], 30)
+    one_for_all = w[:1, :1].expand(3, 30)  # as the gradient of a sum comes
+    found = triton_rows.pull_backward(ask, phi, answer.state, one_for_all)
+    again = triton_rows.pull_backward(ask, phi, answer.state, one_for_all.contiguous())
+    assert torch.equal(found[:2], again[:2])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_in_and_out(dtype):
+    x = random(1, 40).to(DEVICE, dtype)
+    ask, phi = rank_ask(x, 2e-2)
+    answer, w, gradient = pulled(ask, phi)
+    assert answer.out.dtype == gradient.dtype == dtype
+    wide, true = true_ranks(ask)
+    (truth,) = torch.autograd.grad(true, wide, w.double())
+    resolution = torch.finfo(dtype).eps
+    assert torch.allclose(answer.out.double(), true, rtol=resolution, atol=0)
+    assert (gradient - truth).abs().max() <= resolution * truth.abs().max()
+
+
+@pytest.mark.parametrize(("n", "k", "eps"), [(100, 10, 1e-2), (128, 127, 0.3)])
+def test_two_targets(n, k, eps):
+    at = membership_targets(k / n, True, DEVICE)
+    ask = Ask(random(2, n).to(DEVICE), None, at.y, at.b, eps, "sigmoid")
+    answer, w, gradient = pulled(ask, at.phi)
+    same(answer.out, gradient, *true_pulls(ask, at.phi), w, 1.0)
+
+
+def test_push_and_longer_rows_are_not_held():
+    for given, read in ((triton_rows._PULL, True), (triton_rows._PUSH, False)):
+        for n, short in ((128, True), (129, False)):
+            ask, phi = rank_ask(torch.zeros(1, n), nodes=32)
+            sizes = triton_rows._Sizes.of((ask.x, ask.x, ask.y, ask.b, phi), (1, False, False, given, ask.m))
+            assert sizes.held == (read and short)
