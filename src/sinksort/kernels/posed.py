@@ -59,7 +59,8 @@ def answered(pose: Callable[_P, Posed | None]) -> Callable[_P, Tensor | None]:
 
     @functools.wraps(pose)
     def answer(*args: _P.args, **named: _P.kwargs) -> Tensor | None:
-        x, options = args[0], args[1:]
+        x: Any = args[0]
+        options = args[1:]
         if type(x) not in _PLAIN or named or tracing() or forward_mode_on():
             return _asked(pose(*args, **named))
         call = (pose, x.shape, x.dtype, x.device, *options, *map(type, options))  # True is not 1, which it equals

@@ -26,6 +26,7 @@ _PULL, _PUSH, _LOGS = triton_whole.PULL.value, triton_whole.PUSH.value, triton_w
 _LONGEST = 2048
 _FEW = 128  #: targets of one matrix
 _HELD = 128  #: values and targets of a plan that fits into registers
+_VERY_FEW = 16  #: values of a plan that may hang on a few frail links
 _WIDE = 256  #: targets up to which the second launch computes in double precision
 _HEAD = 8  #: columns of the state before U
 _EXACT = 256  #: rows up to this length start from their exact staircase
@@ -162,8 +163,9 @@ class _Sizes(NamedTuple):
 
     @property
     def held(self) -> bool:
-        """Whether ``triton_held`` answers first."""
-        return self.pull and self.n <= _HELD and self.K <= _HELD
+        """Whether ``triton_held`` answers first. Of a few values that weigh differently it makes worse gradients."""
+        exact = not self.constants["WEIGHTED"] or self.n > _VERY_FEW
+        return self.pull and exact and self.n <= _HELD and self.K <= _HELD
 
     @property
     def tiles(self) -> dict[str, int]:
