@@ -248,6 +248,25 @@ def test_each_row_has_its_own_eps_targets_weights_and_levels(n: int) -> None:
 
 
 @pytest.mark.parametrize("n", [8, 40])
+@pytest.mark.parametrize("eps", [1e-1, 1e-2, 1e-3])
+def test_slots_without_a_target_change_nothing(n: int, eps: float) -> None:
+    """Wherever they are: before all targets, between them or behind them, at the place of the next or the last one."""
+    x, w = inputs("normal", 20, n), torch.randn(20, n, generator=torch.Generator().manual_seed(1))
+    ask, phi = rank_ask(x, eps)
+    true, true_grad = true_ranks(x, w, eps)
+    for slots in ([0], [n // 2], [n], [0, 0, n // 2, n // 2, n, n]):
+        where, empty = list(range(n)), [False] * n
+        for slot in reversed(slots):
+            where.insert(slot, min(slot, n - 1))
+            empty.insert(slot, True)
+        with_slots = ask._replace(y=ask.y[:, where], b=torch.where(torch.tensor(empty), 0.0, ask.b[:, where]))
+        answer = numba_rows.pull(with_slots, phi[:, where])
+        grad = numba_rows.pull_backward(with_slots, phi[:, where], answer.state, w)
+        assert (answer.error <= ACCEPTED).all()
+        assert_right(answer.out, grad, true, true_grad, n, natural(x))
+
+
+@pytest.mark.parametrize("n", [8, 40])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_comes_back_in_its_dtype(n: int, dtype: torch.dtype) -> None:
     x = inputs("normal", 4, n).to(dtype)

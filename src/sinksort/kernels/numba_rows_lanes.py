@@ -154,19 +154,19 @@ def lane_gibbs(at: F64, n: int, K: int, high: F32, low: F32, per_place: F32, num
     to there, or of the falls from there down to j. Nothing cancels but in that first factor, so for all else single
     precision will do. Scratch: ``rises`` (K, 16).
     """
-    zero, one = splat(0.0), splat(1.0)
+    zero = splat(0.0)
     for i in range(n):
         place, o = load64(at, 16 * i), 16 * i * K
         x_high = narrow(place)
         x_low = narrow(place - widen(x_high))
         cost, at_best = zero, zero
         store(G, o + 16 * K - 16, zero)
-        for j in range(16 * K - 32, -1, -16):
-            rise = ((x_high - load(high, j)) + (x_low - load(low, j))) * load(per_place, j)
+        for j in range(K - 2, -1, -1):
+            rise = ((x_high - load(high, 16 * j)) + (x_low - load(low, 16 * j))) * load(per_place, 16 * j)
             cost = cost + larger(rise, zero)
-            at_best = at_best + choose(rise >= 0.0, one, zero)
-            store(rises, j, rise)
-            store(G, o + j, cost)
+            at_best = choose(rise > 0.0, larger(at_best, splat(numbers[j + 1])), at_best)
+            store(rises, 16 * j, rise)
+            store(G, o + 16 * j, cost)
         store(best, 16 * i, at_best)
         cost = zero
         for j in range(K):
