@@ -28,7 +28,6 @@ from .numba_simd import (
     store,
     store64,
     times_power_of_two,
-    total,
     total64,
     widen,
 )
@@ -135,18 +134,13 @@ def size_of(a: Any) -> Any:
 @exact
 def row_into(x: F32, first: int, n: int, xs: F32) -> bool:
     """Copies a row into ``xs``, infinity behind it. False if it holds NaN."""
-    odd, whole = splat(0.0), n // 16 * 16
-    for i in range(0, whole, 16):
-        v = load(x, first + i)
-        store(xs, i, v)
-        odd = choose(v == v, odd, v)
-    nan = total(odd) != 0.0
-    for i in range(whole, n):
+    nan = 0
+    for i in range(n):
         v = x[first + i]
         xs[i] = v
-        nan |= v != v
+        nan += v != v
     xs[n:] = np.inf
-    return not nan
+    return nan == 0
 
 
 @exact

@@ -90,7 +90,6 @@ from .numba_rows_work import (
     Work,
     Y,
     Z,
-    occupied_into,
     sources_into,
     state_parts,
     take_roots,
@@ -118,7 +117,6 @@ def solved(k: Work, n: int, K: int, eps: float, cells: int, low: float, high: fl
     if cells == 0:
         sort_places(k.n64[AT], n, low, high, order, k.n_int[COUNT], k.n64[PLACE])
     N = sources_into(k, n, cells, low, high, order)
-    occupied_into(k, n, cells, N)
     staircase(k.n64[PLACE], k.n32[ROOT], N if cells > 0 else n, y, b64, K, eps, h)
     take_roots(k.n32[ROOT], N)
     bands_within(k, N, K, eps, CUT if cells == 0 else _CUT_OF_GRID)

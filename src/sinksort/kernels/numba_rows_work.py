@@ -115,22 +115,14 @@ def sources_into(k: Work, n: int, cells: int, low: float, high: float, order: I3
         locate(at, n, low, high, cells, k.n_int[CELL], k.n32[WITHIN])
         spread(aw, n, cells, k.n_int[CELL], k.n32[WITHIN], k.moments, mass[:N])
         hats(k.moments, cells, roots[:N])
+        occupied_nodes(n, k.n_int[CELL], k.n32[OCCUPIED, :N])
         return N
     N = padded(n)
     for i in range(n):
         place[i], mass[i] = at[order[i]], aw[order[i]]
     place[n:N], mass[n:N] = place[n - 1], 0.0
-    roots[:] = mass
+    roots[:], k.n32[OCCUPIED, :] = mass, 1.0
     return N
-
-
-@exact
-def occupied_into(k: Work, n: int, cells: int, N: int) -> None:
-    """At which of the N sources the answer will be looked at."""
-    if cells > 0:
-        occupied_nodes(n, k.n_int[CELL], k.n32[OCCUPIED, :N])
-    else:
-        k.n32[OCCUPIED, :N] = 1.0
 
 
 @exact
