@@ -12,7 +12,7 @@ from sinksort.kernels.tables import membership_targets, nodes_in_place_of
 pytest.importorskip("triton", reason="Triton is made for Linux only")
 
 from sinksort.kernels import triton_held, triton_rows  # after the check that Triton is there
-from tests.test_kernels_triton import DEVICE, pulled, random, rank_ask, rows, same, true_ranks
+from tests.test_kernels_triton import DEVICE, pulled, random, rank_ask, ranked_to_its_resolution, rows, same, true_ranks
 
 IN_DOUBT = 5e-6  #: estimated errors above this send a row to the second launch
 
@@ -150,15 +150,7 @@ def test_a_row_that_holds_nan_an_eps_for_each_row_and_any_strides():
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_in_and_out(dtype):
-    x = random(1, 40).to(DEVICE, dtype)
-    ask, phi = rank_ask(x, 2e-2)
-    answer, w, gradient = pulled(ask, phi)
-    assert answer.out.dtype == gradient.dtype == dtype
-    wide, true = true_ranks(ask)
-    (truth,) = torch.autograd.grad(true, wide, w.double())
-    resolution = torch.finfo(dtype).eps
-    assert torch.allclose(answer.out.double(), true, rtol=resolution, atol=0)
-    assert (gradient - truth).abs().max() <= resolution * truth.abs().max()
+    ranked_to_its_resolution(*rank_ask(random(1, 40).to(DEVICE, dtype), 2e-2))
 
 
 @pytest.mark.parametrize(("n", "k", "eps"), [(100, 10, 1e-2), (128, 127, 0.3)])

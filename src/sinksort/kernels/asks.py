@@ -62,9 +62,7 @@ class Ask(NamedTuple):
     squash: str | None  #: "sigmoid", "arctan", or None when x is x~
     m: int | None = None  #: how many targets the nodes stand for; None: y are the targets
     last: Tensor | None = None  #: (R or 1, 6, K) float32, for the estimate of a rule's error
-    known: dict[Any, Any] | None = (
-        None  #: for what kernels prepare: common to all asks that differ in x's numbers alone
-    )
+    known: dict[Any, Any] | None = None  #: what kernels prepared, for all asks that differ in x's numbers alone
 
 
 def some_rows(ask: Ask, rows: Tensor) -> Ask:

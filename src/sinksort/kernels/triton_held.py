@@ -39,10 +39,13 @@ from .triton_parts import (
     GIVEN,
     LOG2_E,
     NUMBERS,
+    WEAK,
     halves,
     load_weights,
     moments,
+    nearly_hard,
     place_row,
+    slope_of_pairs,
     through_moments,
 )
 
@@ -54,7 +57,6 @@ _BRIDGE = tl.constexpr(1e-7)  #: joins parts of a plan: rounding would decide wh
 _FRAIL = tl.constexpr(30.0)  #: b times resistance from which rounding is seen in the fourth digit of a gradient
 _ACCURACY = tl.constexpr(1e-4)  #: of lambda in the backward pass
 _LAST = tl.constexpr(6)  #: rows of ``Ask.last``
-_WEAK, _NONE = tl.constexpr(1e-3), tl.constexpr(1e-14)  #: as in ``triton_short``
 
 
 @triton.jit
@@ -127,8 +129,7 @@ def forward(
     if RULE:  # the outermost targets are not among the nodes
         y_low, y_high = y_low * 0.0, y_high * 0.0 + 1.0
     origin, unit, spread, bad = moments(x_ptr, a_ptr, N, x_col, a_col, y_low, y_high, SQUASH, WEIGHTED, V * X)
-    x_scale = unit if SQUASH == 0 else unit * 0.0 + 1.0
-    s = 2.0 * x_scale * y_scale / eps
+    s = slope_of_pairs(unit, y_scale, eps, SQUASH)
     inverse_s = (1.0 / s).to(tl.float32)
     place_row(x_ptr, at_ptr, N, x_col, origin, unit, SQUASH, V * X)
     if WEIGHTED:
@@ -144,7 +145,7 @@ def forward(
     e = e * inverse_of(over_targets(e, V, X, KB))
     inverse_D, resistance, D = path_of(e, e * a, y, step, KA, V, X, KB)
     if MENDED:  # whether the plan may be nearly hard: that of the start is not far from it
-        firm = scalar(most_over_targets(tl.where(b > 0, D - 50.0 * _WEAK * b, -1.0), 1, X, KB)) < 0
+        firm = scalar(most_over_targets(tl.where(b > 0, D - 50.0 * WEAK * b, -1.0), 1, X, KB)) < 0
     bridge = _BRIDGE * b
     pair_ptr = (state_ptr + 8).to(tl.pointer_type(tl.float32)) + 2 * j
     tl.store(pair_ptr, Uh, mask=j < K)  # not to be kept in registers meanwhile
@@ -211,7 +212,7 @@ def forward(
         if firm:
             D = over_values(p * a * (1.0 - p), KA, X, KB)
             softness = scalar(most_over_targets(tl.where(b > 0, D / tl.where(b > 0, b, 1.0), 0.0), 1, X, KB))
-            error = tl.where((softness < _WEAK) & (softness > _NONE), 1.0, error)
+            error = tl.where(nearly_hard(softness), 1.0, error)
     tl.store(error_ptr + row, tl.where(bad > 0, 0.0, error))
     tl.store(state_ptr, origin)
     tl.store(state_ptr + 1, unit)
@@ -256,8 +257,7 @@ def backward(
     j, i = indices(N, KA, V, X, KB)
     y, step, b, _low, _high, y_scale = load_tile_of_targets(y_ptr + row * y_row, b_ptr + row * b_row, j, K)
     origin, unit = tl.load(state_ptr), tl.load(state_ptr + 1)
-    x_scale = unit if SQUASH == 0 else unit * 0.0 + 1.0
-    s = 2.0 * x_scale * y_scale / eps
+    s = slope_of_pairs(unit, y_scale, eps, SQUASH)
     place_row(x_ptr, at_ptr, N, x_col, origin, unit, SQUASH, V * X)
     xh = tl.load(at_ptr + i, mask=i < N, other=0.0)
     xl = tl.load(at_ptr + N + i, mask=i < N, other=0.0)

@@ -26,6 +26,7 @@ SQUASHES = {"sigmoid": 1, "arctan": 2, None: 0}
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 NOWHERE = tl.constexpr(1e30)  #: potential of a slot without a target
+WEAK, _NONE = tl.constexpr(1e-3), tl.constexpr(1e-14)  #: plans less soft than this need double precision, or nothing
 
 
 @triton.jit
@@ -104,6 +105,19 @@ def _three(
 ) -> tl.tensor:
     """Three sums in one go."""
     return mass0 + mass1, whole0 + whole1, along0 + along1
+
+
+@triton.jit
+def slope_of_pairs(unit: tl.tensor, y_scale: tl.tensor, eps: tl.tensor, SQUASH: tl.constexpr) -> tl.tensor:
+    """s: 2 / eps, in units of the scaled places. A squash leaves values between 0 and 1, which need no scale."""
+    x_scale = unit if SQUASH == 0 else unit * 0.0 + 1.0
+    return 2.0 * x_scale * y_scale / eps
+
+
+@triton.jit
+def nearly_hard(softness: tl.tensor) -> tl.tensor:
+    """Whether single precision does not see what little of a plan is soft; of what is hard there is nothing to see."""
+    return (softness < WEAK) & (softness > _NONE)
 
 
 @triton.jit

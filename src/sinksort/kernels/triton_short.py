@@ -28,10 +28,12 @@ from .triton_parts import (
     load_values,
     load_weights,
     moments,
+    nearly_hard,
     place_row,
     potential_halves,
     rough_boundaries,
     shares,
+    slope_of_pairs,
     start_of,
     through_moments,
 )
@@ -41,7 +43,6 @@ _SMALL = tl.constexpr(1e-6)  #: L1 error of the column sums at which a row is do
 _NEAR = tl.constexpr(1e-4)  #: one step from here ends below it
 _STEPS = tl.constexpr(40)
 _CELLS = tl.constexpr(256)
-_WEAK, _NONE = tl.constexpr(1e-3), tl.constexpr(1e-14)  #: plans less soft than this need double precision, or nothing
 
 
 @triton.jit
@@ -105,8 +106,7 @@ def forward(
     if RULE:  # the outermost targets are not among the nodes
         y_low, y_high = y_low * 0.0, y_high * 0.0 + 1.0
     origin, unit, spread, bad = moments(x_ptr, a_ptr, N, x_col, a_col, y_low, y_high, SQUASH, WEIGHTED, BLOCK_N)
-    x_scale = unit if SQUASH == 0 else unit * 0.0 + 1.0
-    s = 2.0 * x_scale * y_scale / eps
+    s = slope_of_pairs(unit, y_scale, eps, SQUASH)
     s_2 = (s * LOG2_E).to(tl.float32)
     inverse_s = 1.0 / s
     place_row(x_ptr, at_ptr, N, x_col, origin, unit, SQUASH, BLOCK_N)
@@ -199,7 +199,7 @@ def forward(
         )  # fmt: skip
     error = tl.max(worst, axis=0) + tl.sum(tl.abs(b - c), axis=0)
     if MENDED:
-        error = tl.where((softness < _WEAK) & (softness > _NONE), 1.0, error)
+        error = tl.where(nearly_hard(softness), 1.0, error)
     tl.store(error_ptr + row, tl.where(bad > 0, 0.0, error))
     tl.store(state_ptr, origin)
     tl.store(state_ptr + 1, unit)
@@ -254,8 +254,7 @@ def backward(
     j = tl.arange(0, BK)
     y_wide, step, b, has, _low, _high, y_scale = load_targets(y_ptr, b_ptr, K, BK)
     origin, unit = tl.load(state_ptr), tl.load(state_ptr + 1)
-    x_scale = unit if SQUASH == 0 else unit * 0.0 + 1.0
-    s = 2.0 * x_scale * y_scale / eps
+    s = slope_of_pairs(unit, y_scale, eps, SQUASH)
     s_2 = (s * LOG2_E).to(tl.float32)
     place_row(x_ptr, at_ptr, N, x_col, origin, unit, SQUASH, BLOCK_N)
     yh, yl = halves(y_wide)

@@ -34,6 +34,7 @@ from .triton_parts import (
     place,
     potential_halves,
     shares,
+    slope_of_pairs,
     start_of,
     store_logs,
     through_moments,
@@ -182,8 +183,7 @@ def forward(
     j = tl.arange(0, BK)
     y_wide, step, b, has, y_low, y_high, y_scale = all_targets(y_ptr, b_ptr + row * b_row, K, m, GRID, BK)
     origin, unit, spread, bad = moments(x_ptr, a_ptr, N, x_col, a_col, y_low, y_high, SQUASH, WEIGHTED, BLOCK_N)
-    x_scale = unit if SQUASH == 0 else unit * 0.0 + 1.0
-    s = 2.0 * x_scale * y_scale / eps
+    s = slope_of_pairs(unit, y_scale, eps, SQUASH)
     s_2 = (s * LOG2_E).to(DT)
     boundaries = exact_boundaries(
         x_ptr, a_ptr, N, x_col, a_col, origin, unit, tl.cumsum(b, axis=0), SQUASH, WEIGHTED, BLOCK_N, 16, BK
@@ -311,8 +311,7 @@ def backward(
     b = b.to(DT)
     y = y_wide.to(DT)
     origin, unit = tl.load(state_ptr), tl.load(state_ptr + 1)
-    x_scale = unit if SQUASH == 0 else unit * 0.0 + 1.0
-    s = 2.0 * x_scale * y_scale / eps
+    s = slope_of_pairs(unit, y_scale, eps, SQUASH)
     s_2 = (s * LOG2_E).to(DT)
     yh, yl, Uh, Ul = split(tl.load(state_ptr + 8 + j, mask=has, other=0.0), y_wide, has, WIDE)
     if READ == PUSH:

@@ -76,11 +76,8 @@ def _log_shares(
     scores: Tensor, mask: Tensor | None, eps: float | Tensor, cost: Cost, squash: Squash, solver: Solver
 ) -> Tensor:
     """(..., n, n) log of the probability that an item has a rank: float32 by kernels, float64 by the reference."""
-    of_rows, of_targets = (
-        (-1, False, None, mask),
-        (None, None, None),
-    )  # dim, descending, weights, mask; as usual
-    fused = reads.log_plans(scores, *of_rows, *of_targets, eps, cost, squash, solver, "auto")
+    # dim, descending, weights, mask and the targets, which are the usual ones
+    fused = reads.log_plans(scores, -1, False, None, mask, None, None, None, eps, cost, squash, solver, "auto")
     if fused is not None:
         return fused
     return log_shares(transport(scores, mask=mask, eps=eps, cost=cost, squash=squash, solver=solver))
