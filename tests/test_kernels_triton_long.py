@@ -15,6 +15,7 @@ from . import inputs
 pytest.importorskip("triton", reason="Triton is made for Linux only")
 
 from sinksort.kernels import triton_long as kernels  # after the check that Triton is there
+from sinksort.kernels import triton_long_by_grid as by_grid
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 WHOLE = sinksort.Newton(compress=False)
@@ -179,14 +180,19 @@ class TestRanks:
         assert grad[1].isnan().all()
         assert grad[::2].isfinite().all()
 
-    @pytest.mark.parametrize("weighted", [False, True])
-    def test_chunks_add_up(self, monkeypatch, weighted):
+    @pytest.mark.parametrize(("weighted", "eps", "nodes"), [(False, 1e-3, 128), (True, 1e-2, 40)])
+    def test_chunks_add_up(self, monkeypatch, weighted, eps, nodes):
+        """Both grids; a row in one piece, in twelve, and in twelve that a launch of its own adds up."""
         x, w = row_of_each("normal", n=3001), random(1, 3001)
         a = torch.full_like(x, 1 / 3001) if weighted else None
-        ask, phi = rank_ask(x, a=a)
+        ask, phi = rank_ask(x, eps, nodes, a)
         several = kernels.pull(ask, phi)
         grad = kernels.pull_backward(ask, phi, several.state, w)
-        monkeypatch.setattr(kernels, "_cut", lambda _, n, block, programs=1: (1, -(-n // block)))
+        monkeypatch.setattr(by_grid, "_GATHERED", 4)
+        gathered = kernels.pull(ask, phi)
+        assert (gathered.out - several.out).abs().max() <= 1e-6 * 3001
+        assert gradients_agree(kernels.pull_backward(ask, phi, gathered.state, w), grad).all()
+        monkeypatch.setattr(by_grid, "cut", lambda _, n, block, programs=1: (1, -(-n // block)))
         one = kernels.pull(ask, phi)
         assert (one.out - several.out).abs().max() <= 1e-6 * 3001
         assert gradients_agree(kernels.pull_backward(ask, phi, one.state, w), grad).all()

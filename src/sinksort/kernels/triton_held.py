@@ -49,14 +49,14 @@ from .triton_parts import (
     through_moments,
 )
 
-_SMALL = tl.constexpr(1e-6)  #: L1 error of the column sums at which a row is done
-_NEAR = tl.constexpr(5e-4)  #: a step from here that leaves little ends below ACCEPTED
+SMALL = tl.constexpr(1e-6)  #: L1 error of the column sums at which a row is done
+NEAR = tl.constexpr(5e-4)  #: a step from here that leaves little ends below ACCEPTED
 _STEPS = tl.constexpr(30)
 _FAR = tl.constexpr(40.0)  #: log f stays within single precision; a row that needs more is not answered here
-_BRIDGE = tl.constexpr(1e-7)  #: joins parts of a plan: rounding would decide what flows between them
+BRIDGE = tl.constexpr(1e-7)  #: joins parts of a plan: rounding would decide what flows between them
 _FRAIL = tl.constexpr(30.0)  #: b times resistance from which rounding is seen in the fourth digit of a gradient
 _ACCURACY = tl.constexpr(1e-4)  #: of lambda in the backward pass
-_LAST = tl.constexpr(6)  #: rows of ``Ask.last``
+LAST = tl.constexpr(6)  #: rows of ``Ask.last``
 
 
 @triton.jit
@@ -67,10 +67,16 @@ def path_of(
     """1/D and resistances as in ``triton_laplacian``, and D, of the plan p; ap is a p."""
     Ly = over_values(ap * (y - over_targets(p * y, V, X, KB)), KA, X, KB)
     D = over_values(ap * (1.0 - p), KA, X, KB)
+    inverse_D, resistance = path_through(Ly, D, step, X, KB)
+    return inverse_D, resistance, D
+
+
+@triton.jit
+def path_through(Ly: tl.tensor, D: tl.tensor, step: tl.tensor, X: tl.constexpr, KB: tl.constexpr) -> tl.tensor:
     flow = -running(Ly)
     weakest = tl.maximum(most_over_targets(tl.where(step > 0, flow, 0.0), 1, X, KB) * 1e-6, 1e-30)
     faintest = tl.maximum(most_over_targets(D, 1, X, KB) * 1e-6, 1e-30)
-    return tl.where(D > 0, 1.0 / tl.maximum(D, faintest), 0.0), step / tl.maximum(flow, weakest), D
+    return tl.where(D > 0, 1.0 / tl.maximum(D, faintest), 0.0), step / tl.maximum(flow, weakest)
 
 
 @triton.jit
@@ -104,6 +110,31 @@ def go_on(
     before = tl.where(rz > 0, rz, 1.0)
     rz = tl.where(bend > 0, over_targets(r * z, 1, X, KB), 0.0)
     return out, r, z + (rz / before) * way, rz
+
+
+@triton.jit
+def accept_or_shorten(
+    newton: tl.tensor, rho: tl.tensor, c: tl.tensor, b: tl.tensor,
+    base: tl.tensor, way: tl.tensor, length: tl.tensor, rise: tl.tensor, X: tl.constexpr, KB: tl.constexpr
+) -> tl.tensor:  # fmt: skip
+    """From the point base + length way, with column sums c: on along the step ``newton``, or less far along ``way``.
+
+    The last of the answers says which: whether the point was too far. ``rise``: the slope at ``base`` along ``way``.
+    """
+    newton = tl.where(b > 0, newton - over_targets(b * newton, 1, X, KB), 0.0)
+    newton = tl.minimum(tl.maximum(newton, -5.0), 5.0)
+    climb = over_targets(rho * newton, 1, X, KB)
+    # The gradient, scaled, always rises.
+    scaled = tl.where(b > 0, rho / tl.maximum(c, 1e-30), 0.0)
+    newton = tl.where(climb > 0, newton, tl.minimum(tl.maximum(scaled, -5.0), 5.0))
+    climb = over_targets(rho * newton, 1, X, KB)
+    here = over_targets(rho * way, 1, X, KB)
+    overshot = here < -0.5 * rise
+    there = tl.minimum(tl.maximum(base + length * way, -_FAR), _FAR)
+    base = tl.where(overshot, base, there)
+    way = tl.where(overshot, way, newton)
+    length = tl.where(overshot, length * rise / (rise - here), 1.0)
+    return base, way, length, tl.where(overshot, rise, climb), overshot
 
 
 @triton.jit(do_not_specialize=NUMBERS, do_not_specialize_on_alignment=GIVEN)
@@ -146,7 +177,7 @@ def forward(
     inverse_D, resistance, D = path_of(e, e * a, y, step, KA, V, X, KB)
     if MENDED:  # whether the plan may be nearly hard: that of the start is not far from it
         firm = scalar(most_over_targets(tl.where(b > 0, D - 50.0 * WEAK * b, -1.0), 1, X, KB)) < 0
-    bridge = _BRIDGE * b
+    bridge = BRIDGE * b
     pair_ptr = (state_ptr + 8).to(tl.pointer_type(tl.float32)) + 2 * j
     tl.store(pair_ptr, Uh, mask=j < K)  # not to be kept in registers meanwhile
     tl.store(pair_ptr + 1, Ul, mask=j < K)
@@ -164,7 +195,7 @@ def forward(
         c = f * over_values(e * q, KA, X, KB)
         rho = b - c
         size = scalar(over_targets(tl.abs(rho), 1, X, KB))
-        going = size > _SMALL
+        going = size > SMALL
         if going:
             # A step is solved for even if this point is not accepted: that is rare, and one way through is shorter.
             newton = b * 0.0
@@ -173,22 +204,9 @@ def forward(
                 v = over_targets(e * (f * onward), V, X, KB) * inverse
                 Lw = c * onward - f * over_values(e * (q * v), KA, X, KB)
                 newton, left, onward, rz = go_on(newton, left, onward, rz, Lw, inverse_D, resistance, b, bridge, X, KB)
-            newton = tl.where(b > 0, newton - over_targets(b * newton, 1, X, KB), 0.0)
-            newton = tl.minimum(tl.maximum(newton, -5.0), 5.0)
-            climb = over_targets(rho * newton, 1, X, KB)
-            # The gradient, scaled, always rises.
-            scaled = tl.where(b > 0, rho / tl.maximum(c, 1e-30), 0.0)
-            newton = tl.where(climb > 0, newton, tl.minimum(tl.maximum(scaled, -5.0), 5.0))
-            climb = over_targets(rho * newton, 1, X, KB)
-            here = over_targets(rho * way, 1, X, KB)
-            overshot = here < -0.5 * rise
-            there = tl.minimum(tl.maximum(base + length * way, -_FAR), _FAR)
-            base = tl.where(overshot, base, there)
-            way = tl.where(overshot, way, newton)
-            length = tl.where(overshot, length * rise / (rise - here), 1.0)
-            rise = tl.where(overshot, rise, climb)
+            base, way, length, rise, overshot = accept_or_shorten(newton, rho, c, b, base, way, length, rise, X, KB)
             remains = tl.where(overshot, 1.0, over_targets(tl.abs(left), 1, X, KB))
-            going = (size > _NEAR) | (scalar(remains) > 1.5 * _SMALL)
+            going = (size > NEAR) | (scalar(remains) > 1.5 * SMALL)
         k += 1
 
     grown = base + length * way
@@ -201,7 +219,7 @@ def forward(
     if RULE:
         squares = mean * 0.0
         last_ptr += row * last_row
-        for order in range(_LAST):
+        for order in range(LAST):
             last = tl.load(last_ptr + order * K + j, mask=j < K, other=0.0).to(tl.float32)
             coefficient = over_targets(p * last, V, X, KB)
             squares += coefficient * coefficient
@@ -276,7 +294,7 @@ def backward(
     # Of a plan that is hard but for less than this nothing comes through its potentials, and they would overflow.
     soft = most_over_targets(D, 1, X, KB) > 1e-25
     softness = most_over_targets(tl.where(b > 0, D / tl.where(b > 0, b, 1.0), 0.0), 1, X, KB)
-    bridge = _BRIDGE * b * softness
+    bridge = BRIDGE * b * softness
     t = over_values(p * apart_from_mean(p, phi, V, X, KB) * w, KA, X, KB)
     largest = most_over_targets(tl.abs(t), 1, X, KB)
     largest = tl.where(soft & (largest > 0), largest, 1.0)

@@ -78,20 +78,33 @@ def inverse_of(x: tl.tensor) -> tl.tensor:
 
 @triton.jit
 def load_tile_of_targets(y_ptr: tl.tensor, b_ptr: tl.tensor, j: tl.tensor, K: tl.tensor) -> tl.tensor:
-    """Places in [-1/2, 1/2], the steps between them, weights; ends and scale (double) of the row.
+    """``places_of_targets``, and ends and scale (double) of the row."""
+    low, high, scale = scale_of_targets(y_ptr, K)
+    middle, per_scale = (0.5 * (low + high)).to(tl.float32), (1.0 / scale).to(tl.float32)
+    at, step, b = places_of_targets(y_ptr, b_ptr, j, middle, per_scale, K)
+    return at, step, b, low, high, scale
+
+
+@triton.jit
+def scale_of_targets(y_ptr: tl.tensor, K: tl.tensor) -> tl.tensor:
+    low, high = tl.load(y_ptr).to(tl.float64), tl.load(y_ptr + K - 1).to(tl.float64)
+    return low, high, tl.where(high > low, high - low, 1.0)
+
+
+@triton.jit
+def places_of_targets(
+    y_ptr: tl.tensor, b_ptr: tl.tensor, j: tl.tensor, middle: tl.tensor, per_scale: tl.tensor, K: tl.tensor
+) -> tl.tensor:
+    """Places in [-1/2, 1/2], the steps between them, weights.
 
     Places are rounded to single precision: a target that stands 3e-8 elsewhere is as good as the one that was asked
     for, if only all agree where it stands. (Values are another matter: see ``place_row``.)
     """
-    low, high = tl.load(y_ptr).to(tl.float64), tl.load(y_ptr + K - 1).to(tl.float64)
-    scale = tl.where(high > low, high - low, 1.0)
-    inverse = (1.0 / scale).to(tl.float32)
     y = tl.load(y_ptr + j, mask=j < K, other=0.0)
     following = tl.load(y_ptr + j + 1, mask=j + 1 < K, other=0.0)
     b = tl.load(b_ptr + j, mask=j < K, other=0.0).to(tl.float32)
-    at = tl.where(j < K, (y - (0.5 * (low + high)).to(tl.float32)) * inverse, 0.0)
-    step = tl.where(j + 1 < K, (following - y) * inverse, 0.0)
-    return at, step, b, low, high, scale
+    at = tl.where(j < K, (y - middle) * per_scale, 0.0)
+    return at, tl.where(j + 1 < K, (following - y) * per_scale, 0.0), b
 
 
 @triton.jit

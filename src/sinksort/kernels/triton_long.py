@@ -1,80 +1,43 @@
 """Long rows in Triton: a handful of launches, whatever the length; see ``asks`` for what is computed.
 
-Many targets (the nodes of a rule) go by way of a grid, ``triton_long_grid``; up to four targets one by one,
+Many targets (the nodes of a rule) go by way of a grid, ``triton_long_by_grid``; up to four targets one by one,
 ``triton_long_few``. Nothing here looks at a value, so a CUDA graph can record it.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 import triton
 from torch import Tensor
 
+from . import triton_long_by_grid as by_grid
 from . import triton_long_few as few
 from . import triton_long_few_back as few_back
 from . import triton_long_few_chunks as chunks
-from . import triton_long_grid as grid
-from . import triton_long_solve as small
 from .asks import Answer, Ask
 from .triton_launch import Recorder, again, launches
+from .triton_long_by_grid import MOST_NODES, cut, row_stride, strided
 from .triton_long_few_start import ROUNDS, THRESHOLDS
 from .triton_long_maths import CODES, moments
 
 FINAL = False
 
-_MOST_NODES = 128
 _FEW = 4
-_PROGRAMS = 528  #: chunks that all rows together are cut into: four for each multiprocessor of a large GPU
-_MOMENTS_BLOCK, _SPREAD_BLOCK, _COUNT_BLOCK, _READ_BLOCK = 2048, 256, 256, 1024
-_SPREAD_WARPS, _SOLVE_WARPS = 4, 8
+_MOMENTS_BLOCK, _COUNT_BLOCK = 2048, 256
 _STEPS = 24  #: of Newton's method; six are ordinary
 _WHOLE = 32768  #: longest rows that one program works on, if targets are few
 _FEW_PROGRAMS = 132  #: chunks of all rows, if targets are few: every program adds up what all of a row left
 _FEW_BLOCK = 1024
 _PASSES = 9  #: over a row that is cut into chunks; five are ordinary
-_HEAD = grid.HEAD.value
-_LO = grid.LO.value
 
 
 def unable(ask: Ask) -> str | None:
     K = ask.y.shape[-1]
     if ask.m is None and K > _FEW:
         return f"long rows take at most {_FEW} targets one by one, and there are {K}"
-    if K > _MOST_NODES:
-        return f"its kernels take at most {_MOST_NODES} nodes, and there are {K}"
+    if K > MOST_NODES:
+        return f"its kernels take at most {MOST_NODES} nodes, and there are {K}"
     return None
-
-
-class _Sizes(NamedTuple):
-    K: int
-    KP: int  #: K, padded
-    CELLS: int  #: of the grid
-    UP: int  #: nodes, padded
-    BU: int  #: nodes at a time
-
-    @property
-    def state(self) -> int:
-        return _HEAD + 2 * self.KP + 3 * self.UP
-
-
-def _sizes(ask: Ask) -> _Sizes:
-    """A rule of K nodes is made for functions as smooth as 3/K; a grid of 3 K cells and eight points is as good."""
-    K = ask.y.shape[-1]
-    HI, BU = (16, 64) if K <= 48 else (32, 32)
-    return _Sizes(K, max(16, triton.next_power_of_2(K)), _LO * HI, triton.next_power_of_2(_LO * HI + 7), BU)
-
-
-def _cut(R: int, n: int, block: int, programs: int = _PROGRAMS) -> tuple[int, int]:
-    """How many chunks a row is cut into, and how many blocks each of them has."""
-    blocks = triton.cdiv(n, block)
-    tiles = triton.cdiv(blocks, min(blocks, max(1, programs // R)))
-    return triton.cdiv(blocks, tiles), tiles
-
-
-def _row_stride(t: Tensor) -> int:
-    return 0 if len(t) == 1 else t.stride(0)
 
 
 def _of_eps(ask: Ask) -> tuple[float, Tensor, bool]:
@@ -82,12 +45,8 @@ def _of_eps(ask: Ask) -> tuple[float, Tensor, bool]:
     return (0.0, ask.eps, True) if isinstance(ask.eps, Tensor) else (float(ask.eps), ask.y, False)
 
 
-def _strided(t: Tensor) -> tuple[Tensor, int, int]:
-    return t, t.stride(0), t.stride(1)
-
-
 def state_layout(ask: Ask) -> tuple[int, torch.dtype]:
-    return (few.STATE.value, torch.float64) if ask.m is None else (_sizes(ask).state, torch.float32)
+    return few.STATE.value if ask.m is None else by_grid.sizes_of(ask.y).state // 2, torch.float64
 
 
 def pull(ask: Ask, phi: Tensor) -> Answer:
@@ -115,51 +74,19 @@ def _pull_by_grid(ask: Ask, phi: Tensor) -> Answer:
     made = again(ask.known, "grid", ask.x)
     if made is not None:
         return Answer(*made)
-    x, n, R = ask.x, ask.x.shape[1], len(ask.x)
-    K, KP, CELLS, UP, BU = sizes = _sizes(ask)
-    HI = CELLS // _LO
-    a, last = x if ask.a is None else ask.a, ask.y if ask.last is None else ask.last
-    eps, eps_rows, by_row = _of_eps(ask)
-    state = x.new_empty(R, sizes.state, dtype=torch.float32)
-    error = x.new_empty(R, dtype=torch.float32)
+    x = ask.x
+    columns, dtype = state_layout(ask)
+    last = ask.y if ask.last is None else ask.last
+    state = x.new_empty(len(x), columns, dtype=dtype)
+    error = x.new_empty(len(x), dtype=torch.float32)
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
+    given = _given_to_grid(ask, phi, state)
 
     def make(launch: Recorder) -> None:
-        code, weighted = CODES[ask.squash], ask.a is not None
-        of_x, of_a = _strided(x), _strided(a)
-        y_row, b_row = _row_stride(ask.y), _row_stride(ask.b)
-        G, tiles = _cut(R, n, _MOMENTS_BLOCK)
-        GP = triton.next_power_of_2(G)
-        stats = launch.empty(R * G * 8, dtype=torch.float64)
-        launch(
-            moments, R * G, *of_x, *of_a, ask.y, y_row, K, stats, n, tiles, G,
-            SQUASH=code, WEIGHTED=weighted, RULE=True, BLOCK=_MOMENTS_BLOCK,
-        )  # fmt: skip
-        # Both kernels see the same partial moments; masses are cut in as many chunks, of the same values.
-        room = launch.empty(R * G * 16 * HI, dtype=torch.float32)
-        masses = launch.empty(R * G * UP * (1 + weighted), dtype=torch.float32)
-        launch(
-            grid.spread, R * G,
-            *of_x, *of_a, stats, room, masses, n, tiles * (_MOMENTS_BLOCK // _SPREAD_BLOCK), G,
-            SQUASH=code, WEIGHTED=weighted, HI=HI, UP=UP, GP=GP, BLOCK=_SPREAD_BLOCK, num_warps=_SPREAD_WARPS,
-        )  # fmt: skip
-        scratch = launch.empty(R * 3 * UP, dtype=torch.float32)
-        launch(
-            small.solve, R,
-            stats, masses, ask.y, y_row, ask.b, b_row, phi, _row_stride(phi), last, _row_stride(last), eps, eps_rows,
-            state, error, scratch, G, _STEPS,
-            K=K, KP=KP, CELLS=CELLS, UP=UP, BU=BU, GP=GP, GB=min(16, GP), SQUASH=code, WEIGHTED=weighted,
-            EPS_ROWS=by_row, num_warps=_SOLVE_WARPS,
-        )  # fmt: skip
-        blocks = triton.cdiv(n, _READ_BLOCK)
-        launch(
-            grid.read, R * blocks,
-            *of_x, state, sizes.state, out, n, blocks, KP=KP, CELLS=CELLS, SQUASH=code, BLOCK=_READ_BLOCK,
-        )  # fmt: skip
+        by_grid.forward(launch, given, last, out, error)
 
-    given = x, a, ask.y, ask.b, phi, last, eps_rows
-    what = ("grid", *_what(ask, ask.last is None))
-    launches(what, given, (out, state, error), eps, make, ask.known, (x,))
+    tensors = x, given.a, ask.y, ask.b, phi, last, given.eps_rows
+    launches(("grid", *_what(ask)), tensors, (out, state, error), given.eps, make, ask.known, (x,))
     return Answer(out, state, error)
 
 
@@ -167,49 +94,24 @@ def _pull_back_by_grid(ask: Ask, phi: Tensor, state: Tensor, w: Tensor) -> Tenso
     made = again(ask.known, "grid back", ask.x, state, w)
     if made is not None:
         return made[0]
-    x, n, R = ask.x, ask.x.shape[1], len(ask.x)
-    K, KP, CELLS, UP, BU = sizes = _sizes(ask)
-    HI = CELLS // _LO
-    a = x if ask.a is None else ask.a
-    eps, eps_rows, by_row = _of_eps(ask)
+    x = ask.x
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
+    given = _given_to_grid(ask, phi, state)
 
     def make(launch: Recorder) -> None:
-        code, weighted = CODES[ask.squash], ask.a is not None
-        of_x, of_a, of_w = _strided(x), _strided(a), _strided(w)
-        G, tiles = _cut(R, n, _READ_BLOCK)
-        GP = triton.next_power_of_2(G)
-        room = launch.empty(R * G * 16 * HI, dtype=torch.float32)
-        masses = launch.empty(R * G * UP, dtype=torch.float32)
-        launch(
-            grid.spread_cotangents, R * G,
-            *of_x, *of_w, state, sizes.state, room, masses, n, tiles * (_READ_BLOCK // _SPREAD_BLOCK), G,
-            SQUASH=code, HI=HI, UP=UP, BLOCK=_SPREAD_BLOCK, num_warps=_SPREAD_WARPS,
-        )  # fmt: skip
-        scratch = launch.empty(R * 2 * UP, dtype=torch.float32)
-        launch(
-            small.solve_backward, R,
-            masses, ask.y, _row_stride(ask.y), ask.b, _row_stride(ask.b), phi, _row_stride(phi), eps, eps_rows, state,
-            scratch, G, K=K, KP=KP, CELLS=CELLS, UP=UP, BU=BU, GB=min(16, GP), SQUASH=code, EPS_ROWS=by_row,
-            num_warps=_SOLVE_WARPS,
-        )  # fmt: skip
-        sums = launch.empty(R * G * 2, dtype=torch.float64)
-        if code:
-            launch(
-                grid.sum_back, R * G,
-                *of_x, *of_a, *of_w, state, scratch, sums, eps, eps_rows, n, tiles, G,
-                KP=KP, CELLS=CELLS, UP=UP, SQUASH=code, WEIGHTED=weighted, EPS_ROWS=by_row, BLOCK=_READ_BLOCK,
-            )  # fmt: skip
-        blocks = triton.cdiv(n, _READ_BLOCK)
-        launch(
-            grid.read_back, R * blocks,
-            *of_x, *of_a, *of_w, state, scratch, sums, eps, eps_rows, out, n, blocks, G,
-            KP=KP, CELLS=CELLS, UP=UP, GP=GP, SQUASH=code, WEIGHTED=weighted, EPS_ROWS=by_row, BLOCK=_READ_BLOCK,
-        )  # fmt: skip
+        by_grid.backward(launch, given, w, out)
 
-    given = x, a, ask.y, ask.b, phi, eps_rows, state, w
-    launches(("grid back", *_what(ask)), given, (out,), eps, make, ask.known, (x, state, w))
+    tensors = x, given.a, ask.y, ask.b, phi, given.eps_rows, state, w
+    launches(("grid back", *_what(ask)), tensors, (out,), given.eps, make, ask.known, (x, state, w))
     return out
+
+
+def _given_to_grid(ask: Ask, phi: Tensor, state: Tensor) -> by_grid.Given:
+    code, weighted, by_row = _what(ask)
+    eps, eps_rows, _ = _of_eps(ask)
+    a = ask.x if ask.a is None else ask.a
+    size = 2 * state.shape[1]
+    return by_grid.Given(ask.x, a, ask.y, ask.b, phi, eps, eps_rows, code, bool(weighted), bool(by_row), state, size, 0)
 
 
 def _few(ask: Ask, phi: Tensor | None) -> Answer:
@@ -228,9 +130,9 @@ def _few(ask: Ask, phi: Tensor | None) -> Answer:
         out = torch.empty_like(x, memory_format=torch.contiguous_format)
 
     def make(launch: Recorder) -> None:
-        of_x, of_a = _strided(x), _strided(a)
-        of_targets = ask.y, _row_stride(ask.y), ask.b, _row_stride(ask.b)
-        of_phi, of_eps = (levels, _row_stride(levels)), (eps, eps_rows)
+        of_x, of_a = strided(x), strided(a)
+        of_targets = ask.y, row_stride(ask.y), ask.b, row_stride(ask.b)
+        of_phi, of_eps = (levels, row_stride(levels)), (eps, eps_rows)
         (code, weighted, by_row), KP = _what(ask), 2 if K <= 2 else 4
         if n <= _WHOLE:
             launch(
@@ -239,7 +141,7 @@ def _few(ask: Ask, phi: Tensor | None) -> Answer:
                 K=K, KP=KP, SQUASH=code, WEIGHTED=weighted, EPS_ROWS=by_row, PUSH=push_, BLOCK=_FEW_BLOCK, num_warps=8,
             )  # fmt: skip
             return
-        G, tiles = _cut(R, n, _MOMENTS_BLOCK, _FEW_PROGRAMS)
+        G, tiles = cut(R, n, _MOMENTS_BLOCK, _FEW_PROGRAMS)
         GP = triton.next_power_of_2(G)
         stats = launch.empty(R * G * 8, dtype=torch.float64)
         launch(
@@ -296,8 +198,8 @@ def _few_backward(ask: Ask, phi: Tensor, state: Tensor, w: Tensor | None) -> Ten
 
     def make(launch: Recorder) -> None:
         arguments = (
-            *_strided(x), *_strided(a), *_strided(pulls), ask.y, _row_stride(ask.y), ask.b, _row_stride(ask.b),
-            phi, _row_stride(phi), eps, eps_rows, state,
+            *strided(x), *strided(a), *strided(pulls), ask.y, row_stride(ask.y), ask.b, row_stride(ask.b),
+            phi, row_stride(phi), eps, eps_rows, state,
         )  # fmt: skip
         (code, weighted, by_row), KP = _what(ask), 2 if K <= 2 else 4
         if n <= _WHOLE:
@@ -307,7 +209,7 @@ def _few_backward(ask: Ask, phi: Tensor, state: Tensor, w: Tensor | None) -> Ten
                 K=K, KP=KP, SQUASH=code, WEIGHTED=weighted, EPS_ROWS=by_row, PUSH=push_, BLOCK=_FEW_BLOCK, num_warps=8,
             )  # fmt: skip
             return
-        G, tiles = _cut(R, n, _FEW_BLOCK, _FEW_PROGRAMS)
+        G, tiles = cut(R, n, _FEW_BLOCK, _FEW_PROGRAMS)
         sums = launch.empty(R * G * few_back.BACK.value, dtype=torch.float64)
         launch(
             few_back.chunk_sums, R * G,

@@ -6,8 +6,8 @@ two things that depend on few bits of k each: with k = 9 h + l, node 9 h + r rec
 is h. So a block of values is two thin matrices, (16, BLOCK) of weights and (BLOCK, HI) of zeros and ones, and their
 product is what it adds to the masses: tensor cores scatter, and always in the same order.
 
-Forward: moments, spread, solve (``triton_long_solve``), read. Backward: spread the cotangents, solve, sum what the
-standardisation needs, read.
+Forward: moments, spread, solve (``triton_long_solve``), read. Backward: spread the cotangents, solve
+(``triton_long_solve_back``), sum what the standardisation needs, read.
 """
 
 from __future__ import annotations
@@ -17,12 +17,19 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from .triton_long_maths import is_finite, kept, load_row, load_weight, placed, row_facts, standard_back
+from .triton_long_maths import is_finite, keep, kept, load_row, load_weight, placed, row_facts, standard_back
 
-# A state: the facts of the row as pairs of singles, then tables.
-MEAN, STD, WEIGHT, CONSTANT, LEAST, STEP = (tl.constexpr(i) for i in (0, 2, 4, 6, 7, 8))
+# A state: the facts of the row, three of them as pairs of singles, and how often its small problem was solved; KP
+# potentials, as pairs; then tables at the nodes, UP numbers each: ranks, their covariance with y, masses.
+MEAN, STD, WEIGHT, CONSTANT, LEAST, STEP, MOST, ROUNDS = (tl.constexpr(i) for i in (0, 2, 4, 6, 7, 8, 9, 10))
 HEAD = tl.constexpr(16)
 LO = tl.constexpr(9)  #: cells for each h: 16 less the seven nodes that a cell reaches beyond itself
+
+
+@triton.jit
+def table_of(state: tl.tensor, row: tl.tensor, size: tl.tensor, before: tl.tensor) -> Any:
+    """The state of a row: singles, ``before`` of which belong to others, and rows are ``size`` singles apart."""
+    return state.to(tl.pointer_type(tl.float32)) + (row.to(tl.int64) * size + before)
 
 
 @triton.jit
@@ -101,15 +108,28 @@ def leave_masses(total: tl.tensor, room: tl.tensor, out: tl.tensor, HI: tl.const
 @triton.jit
 def spread(
     x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor,
-    stats: tl.tensor, room: tl.tensor, masses: tl.tensor, n: tl.tensor, tiles: tl.tensor, G: tl.tensor,
+    stats: tl.tensor, of_stats: tl.tensor, state: tl.tensor, size: tl.tensor, before: tl.tensor, room: tl.tensor,
+    masses: tl.tensor, n: tl.tensor, tiles: tl.tensor, G: tl.tensor,
     SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, HI: tl.constexpr, UP: tl.constexpr, GP: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
-    """One chunk's masses at the nodes; with weights also where there are values at all."""
+    """One chunk's masses at the nodes; with weights also where there are values at all. The facts are left as well.
+
+    There are partial moments of ``of_stats`` other chunks, at most GP.
+    """
     pid = tl.program_id(0)
     row, g = pid // G, pid % G
-    mean, std, _constant, _weight, least, most, _poison = row_facts(stats, row, G, SQUASH, GP)
+    mean, std, constant, total_weight, least, most, _poison = row_facts(stats, row, of_stats, SQUASH, GP)
     lowest, step = interval(least, most, LO * HI)
+    if g == 0:
+        table = table_of(state, row, size, before)
+        keep(table + MEAN, mean)
+        keep(table + STD, std)
+        keep(table + WEIGHT, total_weight)
+        tl.store(table + CONSTANT, constant.to(tl.float32))
+        tl.store(table + LEAST, lowest)
+        tl.store(table + STEP, step)
+        tl.store(table + MOST, most.to(tl.float32))
     total = tl.zeros((16, HI), tl.float32)
     present = tl.zeros((16, HI), tl.float32)
     for tile in range(tiles):
@@ -152,16 +172,17 @@ def between(table: tl.tensor, cell: tl.tensor, u: tl.tensor, mask: tl.tensor) ->
 
 @triton.jit
 def read(
-    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, state: tl.tensor, size: tl.tensor, out: tl.tensor, n: tl.tensor,
-    blocks: tl.tensor, KP: tl.constexpr, CELLS: tl.constexpr, SQUASH: tl.constexpr, BLOCK: tl.constexpr,
+    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, state: tl.tensor, size: tl.tensor, before: tl.tensor,
+    out: tl.tensor, n: tl.tensor, blocks: tl.tensor, KP: tl.constexpr, CELLS: tl.constexpr, SQUASH: tl.constexpr,
+    BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
     """The table of ranks at every value."""
     pid = tl.program_id(0)
     row, block = pid // blocks, pid % blocks
-    table = state + row.to(tl.int64) * size
+    table = table_of(state, row, size, before)
     at = block.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < n
-    most = tl.load(table + STEP + 1).to(tl.float64)
+    most = tl.load(table + MOST).to(tl.float64)
     xi, _slope, _z = placed(
         load_row(x, row, at, x_row, x_step, n), kept(table + MEAN), kept(table + STD), most, SQUASH, True
     )
@@ -173,14 +194,14 @@ def read(
 @triton.jit
 def spread_cotangents(
     x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, w: tl.tensor, w_row: tl.tensor, w_step: tl.tensor,
-    state: tl.tensor, size: tl.tensor, room: tl.tensor, masses: tl.tensor, n: tl.tensor, tiles: tl.tensor, G: tl.tensor,
-    SQUASH: tl.constexpr, HI: tl.constexpr, UP: tl.constexpr, BLOCK: tl.constexpr,
+    state: tl.tensor, size: tl.tensor, before: tl.tensor, room: tl.tensor, masses: tl.tensor, n: tl.tensor,
+    tiles: tl.tensor, G: tl.tensor, SQUASH: tl.constexpr, HI: tl.constexpr, UP: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
     """``spread`` with the cotangents for weights."""
     pid = tl.program_id(0)
     row, g = pid // G, pid % G
-    table = state + row.to(tl.int64) * size
-    mean, std, most = kept(table + MEAN), kept(table + STD), tl.load(table + STEP + 1).to(tl.float64)
+    table = table_of(state, row, size, before)
+    mean, std, most = kept(table + MEAN), kept(table + STD), tl.load(table + MOST).to(tl.float64)
     lowest, step = tl.load(table + LEAST), tl.load(table + STEP)
     total = tl.zeros((16, HI), tl.float32)
     for tile in range(tiles):
@@ -198,7 +219,7 @@ def pulled_back(
     slope: tl.tensor, KP: tl.constexpr, CELLS: tl.constexpr, UP: tl.constexpr, SQUASH: tl.constexpr,
 ) -> Any:  # fmt: skip
     """The cotangent of z, and z, of some values; infinite ones have none."""
-    mean, std, most = kept(table + MEAN), kept(table + STD), tl.load(table + STEP + 1).to(tl.float64)
+    mean, std, most = kept(table + MEAN), kept(table + STD), tl.load(table + MOST).to(tl.float64)
     xi, steepness, z = placed(v, mean, std, most, SQUASH, True)
     cell, u = located(xi, tl.load(table + LEAST), tl.load(table + STEP), CELLS)
     direct = w * between(table + HEAD + 2 * KP + UP, cell, u, inside)
@@ -210,14 +231,15 @@ def pulled_back(
 @triton.jit
 def sum_back(
     x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, w: tl.tensor,
-    w_row: tl.tensor, w_step: tl.tensor, state: tl.tensor, scratch: tl.tensor, sums: tl.tensor, eps: tl.tensor,
-    eps_rows: tl.tensor, n: tl.tensor, tiles: tl.tensor, G: tl.tensor, KP: tl.constexpr, CELLS: tl.constexpr,
-    UP: tl.constexpr, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    w_row: tl.tensor, w_step: tl.tensor, state: tl.tensor, size: tl.tensor, before: tl.tensor, scratch: tl.tensor,
+    sums: tl.tensor, eps: tl.tensor, eps_rows: tl.tensor, n: tl.tensor, tiles: tl.tensor, G: tl.tensor,
+    KP: tl.constexpr, CELLS: tl.constexpr, UP: tl.constexpr, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr,
+    EPS_ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
     """One chunk's sums of the cotangent of z, alone and times z: what the mean and the deviation receive."""
     pid = tl.program_id(0)
     row, g = pid // G, pid % G
-    table = state + row.to(tl.int64) * (HEAD + 2 * KP + 3 * UP)
+    table = table_of(state, row, size, before)
     covariances = scratch + row.to(tl.int64) * (2 * UP) + UP
     slope = 2.0 / (tl.load(eps_rows + row) if EPS_ROWS else eps)
     unit = 1.0 if WEIGHTED else 1.0 / n
@@ -239,15 +261,15 @@ def sum_back(
 @triton.jit
 def read_back(
     x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, w: tl.tensor,
-    w_row: tl.tensor, w_step: tl.tensor, state: tl.tensor, scratch: tl.tensor, sums: tl.tensor, eps: tl.tensor,
-    eps_rows: tl.tensor, out: tl.tensor, n: tl.tensor, blocks: tl.tensor, G: tl.tensor, KP: tl.constexpr,
-    CELLS: tl.constexpr, UP: tl.constexpr, GP: tl.constexpr, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr,
-    EPS_ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    w_row: tl.tensor, w_step: tl.tensor, state: tl.tensor, size: tl.tensor, before: tl.tensor, scratch: tl.tensor,
+    sums: tl.tensor, eps: tl.tensor, eps_rows: tl.tensor, out: tl.tensor, n: tl.tensor, blocks: tl.tensor, G: tl.tensor,
+    KP: tl.constexpr, CELLS: tl.constexpr, UP: tl.constexpr, GP: tl.constexpr, SQUASH: tl.constexpr,
+    WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
     """The cotangent of x. With z = (x - mean) / std it is (g_i - a_i (sum g + z_i sum g z)) / std."""
     pid = tl.program_id(0)
     row, block = pid // blocks, pid % blocks
-    table = state + row.to(tl.int64) * (HEAD + 2 * KP + 3 * UP)
+    table = table_of(state, row, size, before)
     covariances = scratch + row.to(tl.int64) * (2 * UP) + UP
     slope = 2.0 / (tl.load(eps_rows + row) if EPS_ROWS else eps)
     at = block.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)

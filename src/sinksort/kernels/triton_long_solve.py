@@ -1,9 +1,12 @@
-"""The small problem of a long row in Triton: nodes of a grid against nodes of a rule, one program a row.
+"""The small problem of a long row in Triton: nodes of a grid against nodes of a rule, one program a row, forward.
 
-Newton's method on the K potentials, forward; one system with the same matrix, backward. Both are solved by conjugate
-gradients: K is at most 128, the matrix stays in registers, and ten products with it cost less than an elimination.
+The plan is in registers as in ``triton_held``, p_qj = e_qj f_j / sum_k e_qk f_k: e is computed once, at the potentials
+of the staircase, and the steps of Newton's method, by conjugate gradients on products with the plan, only change f.
 
-Matrices of the plan are held as (targets, nodes): a sum over targets, of which there are many, then stays in a thread.
+Newton's method works with every second node of the grid (``triton_long_nodes``). Then a pass over all nodes writes the
+tables, and says how far the column sums are from b. If that is too far, the row being as rough as can be answered at
+all, the coarse problem is solved again for column sums that differ from b by what the two grids differ, as in multigrid
+methods.
 """
 
 from __future__ import annotations
@@ -13,242 +16,199 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from .triton_laplacian import bridged, laplacian_solve, path_of, times_laplacian
-from .triton_long_grid import CONSTANT, HEAD, LEAST, MEAN, STD, STEP, WEIGHT, interval
-from .triton_long_maths import keep, kept, origin_of, row_facts
+from .triton_held import BRIDGE, LAST, NEAR, SMALL, accept_or_shorten, begin, go_on
+from .triton_held_tiles import indices, inverse_of, most_over_targets, over_targets, places_of_targets, running, scalar
+from .triton_long_grid import HEAD, MEAN, ROUNDS, STEP, table_of
+from .triton_long_nodes import AHEAD, add_up, at_node, coarse, occupied, rough, steps_to_coarse_node, steps_to_node
+from .triton_long_plan import (
+    both_indices,
+    conditional,
+    mean_and_covariance,
+    over_nodes,
+    path_of,
+    scale_of,
+    slope_of,
+    split,
+)
+from .triton_parts import LOG2_E
+
+_STEPS = tl.constexpr(24)  #: of Newton's method; three are ordinary
+_ENOUGH = tl.constexpr(2e-6)  #: L1 error of the column sums at which a row is done
+_MOST_ROUNDS = tl.constexpr(4)
 
 
-@triton.jit
-def add_up(
-    masses: tl.tensor, row: tl.tensor, G: tl.tensor, skip: tl.tensor, scratch: tl.tensor, UP: tl.constexpr,
-    GB: tl.constexpr,
-) -> Any:  # fmt: skip
-    """The sum of all masses; those of all chunks together are left in ``scratch``. Chunks are ``skip`` apart."""
-    q = tl.arange(0, UP)
-    total = tl.zeros((UP,), tl.float32)
-    for first in range(0, G, GB):
-        g = first + tl.arange(0, GB)
-        where = (row.to(tl.int64) * G + g)[:, None] * skip + q[None, :]
-        total += tl.sum(tl.load(masses + where, mask=(g < G)[:, None], other=0.0), 0)
-    tl.store(scratch + q, total)
-    tl.debug_barrier()
-    return tl.sum(total)
-
-
-@triton.jit
-def conditional(
-    q: tl.tensor, psi: tl.tensor, y: tl.tensor, least: tl.tensor, step: tl.tensor, slope: tl.tensor, there: tl.tensor,
-) -> Any:  # fmt: skip
-    """(K, nodes): p at the nodes q; ``y`` counted from the origin and ``psi`` in double precision."""
-    at = least.to(tl.float64) + (q - 3).to(tl.float64) * step.to(tl.float64)
-    logit = psi[:, None] + y[:, None] * (slope * at)[None, :]
-    logit = tl.where(there[:, None], logit, -1e300)
-    e = tl.exp((logit - tl.max(logit, 0)[None, :]).to(tl.float32))
-    return e * (1.0 / tl.sum(e, 0))[None, :]
-
-
-@triton.jit
-def added_products(p: tl.tensor, mass: tl.tensor, W: tl.tensor, precision: tl.constexpr) -> Any:
-    """W + p diag(mass) p^T; the same rounding on both sides keeps it symmetric."""
-    root = p * tl.sqrt(tl.abs(mass))[None, :]
-    return tl.dot(tl.where((mass < 0.0)[None, :], -root, root), tl.trans(root), W, input_precision=precision)
-
-
-@triton.jit
-def covariance(p: tl.tensor, f: tl.tensor, y: tl.tensor) -> Any:
-    """Mean of f under each column of p, and Cov(f, y)."""
-    middle = tl.sum(p * f[:, None], 0)
-    mean_y = tl.sum(p * y[:, None], 0)
-    return middle, tl.sum(p * (f[:, None] - middle[None, :]) * (y[:, None] - mean_y[None, :]), 0)
-
-
-@triton.jit
-def potentials(
-    W: tl.tensor, r: tl.tensor, y: tl.tensor, gap: tl.tensor, share: tl.tensor, accuracy: tl.tensor, MOST: tl.constexpr,
-    K: tl.constexpr, KP: tl.constexpr,
-) -> Any:  # fmt: skip
-    """L^+ r up to a constant, L the Laplacian of W; see ``triton_laplacian``. ``gap``: y_{j+1} - y_j."""
-    k = tl.arange(0, KP)
-    W, D = bridged(W, tl.sum(tl.where(k[:, None] == k[None, :], 0.0, W), 1), K, KP)
-    inverse_D, resistance = path_of(times_laplacian(W, y), gap, D, 1e-6)
-    return laplacian_solve(W, r, inverse_D, resistance, share, accuracy, MOST)
-
-
-@triton.jit
-def staircase(
-    masses: tl.tensor, b: tl.tensor, least: tl.tensor, step: tl.tensor, room: tl.tensor, NODES: tl.constexpr,
-    KP: tl.constexpr, UP: tl.constexpr, BU: tl.constexpr,
-) -> Any:  # fmt: skip
-    """Where the cumulative mass passes that of the first targets, for each of them: (K,) in double precision.
-
-    Masses of interpolation may be negative; smoothed over neighbours, and cut at zero, they are good enough here.
-    """
-    q = tl.arange(0, UP)
-    rough = 6.0 * tl.load(masses + q)
-    for side in tl.static_range(1, 3):
-        factor = 4.0 if side == 1 else 1.0
-        rough += factor * tl.load(masses + q + side, mask=q + side < NODES, other=0.0)
-        rough += factor * tl.load(masses + q - side, mask=q >= side, other=0.0)
-    rough = tl.maximum(rough, 0.0)
-    tl.store(room + q, tl.cumsum(rough / tl.sum(rough), 0))
-    tl.debug_barrier()
-    boundary = tl.cumsum(b, 0)
-    below = tl.zeros((KP,), tl.int32)
-    before = tl.zeros((KP,), tl.float32)
-    after = tl.full((KP,), 2.0, tl.float32)
-    for first in range(0, NODES, BU):
-        at = first + tl.arange(0, BU)
-        mass = tl.load(room + at, mask=at < NODES, other=2.0)
-        less = mass[None, :] < boundary[:, None]
-        below += tl.sum(less.to(tl.int32), 1)
-        before = tl.maximum(before, tl.max(tl.where(less, mass[None, :], 0.0), 1))
-        after = tl.minimum(after, tl.min(tl.where(less, 2.0, mass[None, :]), 1))
-    part = (boundary - before) / tl.maximum(after - before, 1e-30)
-    position = tl.minimum(below, NODES - 1).to(tl.float64) - 3.5 + tl.minimum(part, 1.0).to(tl.float64)
-    return least.to(tl.float64) + step.to(tl.float64) * position
-
-
-@triton.jit
-def targets(
-    y: tl.tensor, y_row: tl.tensor, b: tl.tensor, b_row: tl.tensor, eps: tl.tensor, eps_rows: tl.tensor, row: tl.tensor,
-    origin: tl.tensor, K: tl.constexpr, KP: tl.constexpr, EPS_ROWS: tl.constexpr,
-) -> Any:  # fmt: skip
-    """y from the origin in double precision, b, which of the slots are targets, and 2/eps."""
-    k = tl.arange(0, KP)
-    at = tl.load(y + row.to(tl.int64) * y_row + k, mask=k < K, other=0.0).to(tl.float64) - origin
-    share = tl.load(b + row.to(tl.int64) * b_row + k, mask=k < K, other=0.0)
-    if EPS_ROWS:
-        slope = 2.0 / tl.load(eps_rows + row).to(tl.float64)
-    else:
-        slope = tl.full((), 2.0, tl.float64) / eps
-    return at, share, share > 0.0, slope
-
-
-@triton.jit
+@triton.jit(do_not_specialize=["chunks"])
 def solve(
-    stats: tl.tensor, masses: tl.tensor, y: tl.tensor, y_row: tl.tensor, b: tl.tensor, b_row: tl.tensor, phi: tl.tensor,
-    phi_row: tl.tensor, last: tl.tensor, last_row: tl.tensor, eps: tl.tensor, eps_rows: tl.tensor, state: tl.tensor,
-    error: tl.tensor, scratch: tl.tensor, G: tl.tensor, steps: tl.tensor, K: tl.constexpr, KP: tl.constexpr,
-    CELLS: tl.constexpr, UP: tl.constexpr, BU: tl.constexpr, GP: tl.constexpr, GB: tl.constexpr, SQUASH: tl.constexpr,
-    WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr,
+    masses: tl.tensor, chunks: tl.tensor, y: tl.tensor, y_row: tl.tensor, b: tl.tensor, b_row: tl.tensor,
+    phi: tl.tensor, phi_row: tl.tensor, last: tl.tensor, last_row: tl.tensor, eps: tl.tensor, eps_rows: tl.tensor,
+    state: tl.tensor, size: tl.tensor, before: tl.tensor, error: tl.tensor, scratch: tl.tensor,
+    K: tl.constexpr, KP: tl.constexpr, CELLS: tl.constexpr, UP: tl.constexpr, WEIGHTED: tl.constexpr,
+    EPS_ROWS: tl.constexpr, KB: tl.constexpr, X: tl.constexpr, V: tl.constexpr, VT: tl.constexpr, KF: tl.constexpr,
+    XF: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Newton's method for the potentials of one row, from the staircase; then tables of what is read at the values.
+    """Potentials, tables and errors of a row whose facts are in its state; scratch: 3 UP numbers a row.
 
-    psi_j = gamma_j + log b_j - y_j^2/eps, so that p_ij ~ exp(psi_j + 2 x~_i y_j / eps). The nodes stand for a continuum
-    of targets, so the start is the staircase plus log b, and one step of Sinkhorn's; two of Newton's then do.
+    Tiles of the coarse nodes have KB lanes for the targets, X for nodes, of which a thread has V and VT. The pass over
+    all nodes has tiles of KF lanes and XF nodes.
     """
     row = tl.program_id(0)
+    row64 = row.to(tl.int64)
     NODES: tl.constexpr = CELLS + 7
-    mean, std, constant, weight, least, most, poison = row_facts(stats, row, G, SQUASH, GP)
-    lowest, step = interval(least, most, CELLS)
-    mine = scratch + row.to(tl.int64) * (3 * UP)
+    CP: tl.constexpr = UP // 2
+    KA: tl.constexpr = KP // KB
+    table = table_of(state, row, size, before)
+    ranks = table + HEAD + 2 * KP
+    step = tl.load(table + STEP)
+    mine = scratch + row64 * (3 * UP)
+    room = mine + 2 * UP
     skip = UP * (2 if WEIGHTED else 1)
-    unit = 1.0 / add_up(masses, row, G, skip, mine, UP, GB)
+    unit = 1.0 / add_up(masses, row, chunks, skip, mine, UP)
     present = mine
     if WEIGHTED:
         present = mine + UP
-        add_up(masses + UP, row, G, skip, present, UP, GB)
-    at, share, there, slope = targets(y, y_row, b, b_row, eps, eps_rows, row, origin_of(mean, SQUASH), K, KP, EPS_ROWS)
-    table = state + row.to(tl.int64) * (HEAD + 2 * KP + 3 * UP)
-    k = tl.arange(0, KP)
+        add_up(masses + UP, row, chunks, skip, present, UP)
+    y += row64 * y_row
+    b += row64 * b_row
+    phi += row64 * phi_row
+    last += row64 * last_row
 
-    # Where targets j and j + 1 are as good as each other, psi_{j+1} - psi_j = -(2/eps) x~ (y_{j+1} - y_j).
-    passes = staircase(mine, share, lowest, step, mine + 2 * UP, NODES, KP, UP, BU)
-    here = tl.load(y + row.to(tl.int64) * y_row + k, mask=k < K, other=0.0).to(tl.float64)
-    following = tl.load(y + row.to(tl.int64) * y_row + k + 1, mask=k + 1 < K, other=0.0).to(tl.float64)
-    gap = tl.where(k + 1 < K, following - here, 0.0).to(tl.float32)
-    rise = tl.where(k + 1 < K, -slope * passes * (following - here), 0.0)
-    base = tl.cumsum(rise, 0) - rise + tl.where(there, tl.log(tl.where(there, share, 1.0)), 0.0).to(tl.float64)
-    reached = tl.zeros((KP, BU), tl.float32)
-    for first in range(0, NODES, BU):
-        q = first + tl.arange(0, BU)
-        reached += conditional(q, base, at, lowest, step, slope, there) * tl.load(mine + q)[None, :]
-    s = unit * tl.sum(reached, 1)
-    base += tl.where(there, tl.log(share / tl.maximum(s, 1e-30)), 0.0).to(tl.float64)
-    direction = tl.zeros((KP,), tl.float32)
-    length = tl.full((), 1.0, tl.float32)
-    gradient = tl.full((), float("inf"), tl.float32)
-    psi = base
-    off = tl.full((), 2.0, tl.float32)
+    # Masses at the coarse nodes, and a staircase of them: where targets j and j + 1 are as good as each other,
+    # U_{j+1} - U_j = x (y_{j+1} - y_j).
+    node = tl.arange(0, CP)
+    density = rough(mine, NODES, CP)
+    tl.store(room + node, unit * coarse(mine, NODES, CP))
+    tl.store(room + CP + node, tl.cumsum(density * (1.0 / tl.sum(density)), 0))
+    tl.debug_barrier()
+    j, i, it = both_indices(chunks, KA, V, VT, X, KB)
+    below, reached = tl.load(room + CP - 1 + i, mask=i > 0, other=0.0), tl.load(room + CP + i)
+    below_t, reached_t = tl.load(room + CP - 1 + it), tl.load(room + CP + it)
+    middle, per_scale, y_scale = scale_of(y, K)
+    _target, gap, share = places_of_targets(y, b, j, middle, per_scale, K)
+    s, inverse_s = slope_of(step, y_scale, eps, eps_rows, row, EPS_ROWS)
+    level = running(share)
+    part = (level - below) * inverse_of(tl.maximum(reached - below, 1e-12))
+    part_t = (level - below_t) * inverse_of(tl.maximum(reached_t - below_t, 1e-12))
+    passed = over_nodes(tl.minimum(tl.maximum(part, 0.0), 1.0), tl.minimum(tl.maximum(part_t, 0.0), 1.0), KA, X, KB)
+    rise = (2.0 * (passed - 0.5 - AHEAD) - 3.0 - CELLS // 2) * gap
+    Uh, Ul = split(running(rise) - rise)
+    tl.store(table + HEAD + j, Uh)
+    tl.store(table + HEAD + KP + j, Ul)
+
+    off, off_rule = tl.full((), 1.0, tl.float32), tl.full((), 1.0, tl.float32)
     done = 0
-    while (done < steps) & (off > 1e-6):
-        psi = through_memory(table + HEAD, base + (length * direction).to(tl.float64), KP)
-        reached = tl.zeros((KP, BU), tl.float32)
-        W = tl.zeros((KP, KP), tl.float32)
-        for first in range(0, NODES, BU):
-            q = first + tl.arange(0, BU)
-            mass = unit * tl.load(mine + q)
-            p = conditional(q, psi, at, lowest, step, slope, there)
-            reached += p * mass[None, :]
-            W = added_products(p, mass, W, "tf32")
-        s = tl.sum(reached, 1)
-        r = tl.where(there, share - s, 0.0)
-        off = tl.sum(tl.abs(r))
-        if off > 1e-6:
-            newton = potentials(W, r, at.to(tl.float32), gap, share, 0.01, 40, K, KP)
-            newton = tl.minimum(tl.maximum(newton, -5.0), 5.0)
-            uphill = tl.sum(r * newton) > 0.0
-            sinkhorn = tl.where(there, tl.log(share / tl.maximum(s, 1e-30)), 0.0)
-            newton = tl.where(uphill, newton, sinkhorn)
-            slope_here = tl.sum(r * direction)
-            overshot = slope_here < -0.5 * gradient
-            secant = length * gradient / (gradient - slope_here)
-            length = tl.where(overshot, secant, 1.0)
-            base = tl.where(overshot, base, psi)
-            direction = tl.where(overshot, direction, newton)
-            gradient = tl.where(overshot, gradient, tl.sum(r * newton))
-        done += 1
+    rounds = 0
+    again = True
+    while again:
+        # Nothing but these numbers is kept from one round to the next: a second round is rare.
+        tl.debug_barrier()
+        target, gap, share = places_of_targets(y, b, j, middle, per_scale, K)
+        yh, yl = split(target)
+        Uh, Ul = tl.load(table + HEAD + j), tl.load(table + HEAD + KP + j)
+        m, mt = tl.load(room + i), tl.load(room + it)
+        e = conditional(steps_to_coarse_node(i, CELLS), yh, yl, Uh, Ul, share, s, V, X, KB)
+        et = conditional(steps_to_coarse_node(it, CELLS), yh, yl, Uh, Ul, share, s, VT, X, KB)
+        inverse_D, resistance, _D, c = path_of(e, et, m, mt, target, gap, KA, V, VT, X, KB)
+        if rounds == 0:  # from one step of Sinkhorn's: log(share / c), nearly
+            aim = share
+            z = (share - c) * inverse_of(tl.maximum(share + c, 1e-20))
+            z = tl.minimum(tl.maximum(z, -1.0), 1.0)
+            base = 2.0 * z + (2.0 / 3.0) * z * z * z
+        else:  # both grids agree about what is missing here
+            aim = share + c - tl.load(room + CP + j)
+            base = share * 0.0
+        way = share * 0.0
+        length = over_targets(way, 1, X, KB) + 1.0
+        climb = length * float("inf")
+        going = True
+        while going & (done < _STEPS):  # see ``triton_held.forward``
+            f = tl.exp2((base + length * way) * LOG2_E)
+            inverse = inverse_of(over_targets(e * f, V, X, KB))
+            inverse_t = inverse_of(over_targets(et * f, VT, X, KB))
+            q, qt = m * inverse, mt * inverse_t
+            c = f * over_nodes(e * q, et * qt, KA, X, KB)
+            rho = aim - c
+            size_of_rho = over_targets(tl.abs(rho), 1, X, KB)
+            newton = share * 0.0
+            left, onward, rz = begin(rho, inverse_D, resistance, share, X, KB)
+            for _ in range(tl.where(done == 0, 2, 3)):
+                g = f * onward
+                v = over_targets(e * g, V, X, KB) * inverse
+                vt = over_targets(et * g, VT, X, KB) * inverse_t
+                Lw = c * onward - f * over_nodes(e * (q * v), et * (qt * vt), KA, X, KB)
+                newton, left, onward, rz = go_on(
+                    newton, left, onward, rz, Lw, inverse_D, resistance, share, BRIDGE * share, X, KB
+                )
+            base, way, length, climb, overshot = accept_or_shorten(
+                newton, rho, c, share, base, way, length, climb, X, KB
+            )
+            remains = over_targets(tl.abs(left), 1, X, KB)
+            more = (size_of_rho > SMALL) & (overshot | (size_of_rho > NEAR) | (remains > 1.5 * SMALL))
+            going = scalar(tl.where(more, 1.0, 0.0)) > 0
+            done += 1
+        base = base + length * way
 
-    # Tables at the nodes, and what rule and grid get wrong where there are values.
-    levels = tl.load(phi + row.to(tl.int64) * phi_row + k, mask=k < K, other=0.0)
-    level_range = tl.max(tl.where(there, levels, -float("inf"))) - tl.min(tl.where(there, levels, float("inf")))
-    line = tl.arange(0, 16)
-    of_last = last + row.to(tl.int64) * last_row + line[:, None] * K + k[None, :]
-    last_rows = tl.load(of_last, mask=(line < 6)[:, None] & (k < K)[None, :], other=0.0)
-    ranks = table + HEAD + 2 * KP
-    off_rule = tl.full((), 0.0, tl.float32)
-    for first in range(0, NODES, BU):
-        q = first + tl.arange(0, BU)
-        p = conditional(q, psi, at, lowest, step, slope, there)
-        value, both = covariance(p, levels, at.to(tl.float32))
-        tl.store(ranks + q, value)
-        tl.store(ranks + UP + q, both)
-        tl.store(ranks + 2 * UP + q, unit * tl.load(mine + q))
-        coefficient = tl.dot(last_rows, p, input_precision="tf32x3")
-        squares = tl.sum(coefficient * coefficient, 0)
-        off_rule = tl.maximum(off_rule, tl.max(tl.where(tl.load(present + q) != 0.0, squares, 0.0)))
+        # What the rule gets wrong where there are values.
+        f = tl.exp2(base * LOG2_E)
+        p, pt = e * f, et * f
+        inverse = inverse_of(over_targets(p, V, X, KB))
+        inverse_t = inverse_of(over_targets(pt, VT, X, KB))
+        squares, squares_t = inverse * 0.0, inverse_t * 0.0
+        for order in range(LAST):
+            line = tl.load(last + order * K + j, mask=j < K, other=0.0).to(tl.float32)
+            coefficient = over_targets(p * line, V, X, KB)
+            squares += coefficient * coefficient
+            coefficient_t = over_targets(pt * line, VT, X, KB)
+            squares_t += coefficient_t * coefficient_t
+        squares = tl.where(occupied(present, i, NODES), squares * inverse * inverse, 0.0)
+        squares_t = tl.where(occupied(present, it, NODES), squares_t * inverse_t * inverse_t, 0.0)
+        worst = tl.maximum(tl.max(squares, 2, keep_dims=True), tl.max(squares_t, 2, keep_dims=True))
+        off_rule = scalar(tl.broadcast_to(tl.max(worst, 1, keep_dims=True), [KB, X, 1, 1]))
+
+        # All nodes: tables, and column sums.
+        high, low = split(-base * inverse_s)
+        tl.debug_barrier()
+        tl.store(table + HEAD + j, Uh + high)
+        tl.store(table + HEAD + KP + j, Ul + low)
+        tl.debug_barrier()
+        jf, qf = indices(chunks, KP // KF, 1, XF, KF)
+        target_f, _gap, share_f = places_of_targets(y, b, jf, middle, per_scale, K)
+        yh_f, yl_f = split(target_f)
+        Uh_f, Ul_f = tl.load(table + HEAD + jf), tl.load(table + HEAD + KP + jf)
+        levels = tl.load(phi + jf, mask=jf < K, other=0.0).to(tl.float32)
+        sums = share_f * 0.0
+        for first in range(0, NODES, XF):
+            at = first + qf
+            pf = conditional(steps_to_node(at, CELLS), yh_f, yl_f, Uh_f, Ul_f, share_f, s, 1, XF, KF)
+            mass = unit * at_node(mine, at, NODES)
+            sums += pf * mass
+            value, both = mean_and_covariance(pf, levels, target_f, 1, XF, KF)
+            tl.store(ranks + at, value)
+            tl.store(ranks + UP + at, both * y_scale.to(tl.float32))
+            tl.store(ranks + 2 * UP + at, mass)
+        sums = tl.broadcast_to(tl.sum(sums, axis=1, keep_dims=True), [KF, XF, 1, KP // KF])
+        off = scalar(over_targets(tl.abs(share_f - sums), 1, XF, KF))
+        tl.store(room + CP + jf, sums)
+        rounds += 1
+        again = (off > _ENOUGH) & (rounds < _MOST_ROUNDS) & (done < _STEPS)
+
+    # What the grid gets wrong where there are values.
     tl.debug_barrier()
-    cell = tl.arange(0, UP)
-    inside = cell < CELLS
-    occupied = (tl.load(present + cell + 3, mask=inside, other=0.0) != 0.0) | (
-        tl.load(present + cell + 4, mask=inside, other=0.0) != 0.0
+    heights = tl.load(phi + j, mask=j < K, other=0.0).to(tl.float32)
+    level_range = scalar(
+        most_over_targets(tl.where(j < K, heights, -float("inf")), 1, X, KB)
+        + most_over_targets(tl.where(j < K, -heights, -float("inf")), 1, X, KB)
     )
-    left = difference(ranks, cell - 1, CELLS - 1)
-    right = difference(ranks, cell, CELLS - 1)
-    off_grid = tl.max(tl.where(occupied, tl.maximum(tl.abs(left), tl.abs(right)), 0.0)) / level_range
+    cell = tl.arange(0, UP)
+    inside = cell < CELLS - 1
+    any_value = tl.load(present + cell + 3, mask=inside, other=0.0) != 0.0
+    any_value |= tl.load(present + cell + 4, mask=inside, other=0.0) != 0.0
+    any_value |= tl.load(present + cell + 5, mask=inside, other=0.0) != 0.0
+    off_grid = tl.max(tl.where(any_value, tl.abs(difference(ranks, cell, CELLS - 1)), 0.0)) / level_range
     off_grid *= 3.0 * 105.0 * 105.0 / (256.0 * 40320.0)
-    worst = tl.maximum(tl.maximum(4.0 * off_rule, off_grid), 2.0 * off)
-    tl.store(error + row, tl.where(poison == 0.0, worst, 0.0))
-
-    keep(table + MEAN, mean)
-    keep(table + STD, std)
-    keep(table + WEIGHT, weight)
-    tl.store(table + CONSTANT, constant.to(tl.float32))
-    tl.store(table + LEAST, lowest)
-    tl.store(table + STEP, step)
-    tl.store(table + STEP + 1, most.to(tl.float32))
-
-
-@triton.jit
-def through_memory(at: tl.tensor, v: tl.tensor, KP: tl.constexpr) -> Any:
-    """v (K,), double, left at ``at`` as two singles. What comes of a matrix product and is read again has no layout."""
-    k = tl.arange(0, KP)
-    high = v.to(tl.float32)
-    tl.debug_barrier()
-    tl.store(at + k, high)
-    tl.store(at + KP + k, (v - high.to(tl.float64)).to(tl.float32))
-    tl.debug_barrier()
-    return tl.load(at + k).to(tl.float64) + tl.load(at + KP + k).to(tl.float64)
+    estimate = tl.maximum(tl.maximum(4.0 * off_rule, off_grid), 2.0 * off)
+    mean = tl.load(table + MEAN)
+    tl.store(error + row, tl.where(mean == mean, estimate, 0.0))  # rows that hold NaN have no error
+    tl.store(table + ROUNDS, rounds.to(tl.float32))
 
 
 @triton.jit
@@ -264,45 +224,3 @@ def difference(F: tl.tensor, q: tl.tensor, last: tl.tensor) -> Any:
         sign = 1.0 if i % 2 == 0 else -1.0
         total += sign * choose * tl.load(F + q + i, mask=inside, other=0.0)
     return total
-
-
-@triton.jit
-def solve_backward(
-    masses: tl.tensor, y: tl.tensor, y_row: tl.tensor, b: tl.tensor, b_row: tl.tensor, phi: tl.tensor,
-    phi_row: tl.tensor, eps: tl.tensor, eps_rows: tl.tensor, state: tl.tensor, scratch: tl.tensor, G: tl.tensor,
-    K: tl.constexpr, KP: tl.constexpr, CELLS: tl.constexpr, UP: tl.constexpr, BU: tl.constexpr, GB: tl.constexpr,
-    SQUASH: tl.constexpr, EPS_ROWS: tl.constexpr,
-) -> None:  # fmt: skip
-    """lambda of one row, and the table of Cov(lambda, y) at the nodes, behind the masses in ``scratch``."""
-    row = tl.program_id(0)
-    table = state + row.to(tl.int64) * (HEAD + 2 * KP + 3 * UP)
-    lowest, step = tl.load(table + LEAST), tl.load(table + STEP)
-    mine = scratch + row.to(tl.int64) * (2 * UP)
-    add_up(masses, row, G, UP, mine, UP, GB)
-    at, share, there, slope = targets(
-        y, y_row, b, b_row, eps, eps_rows, row, origin_of(kept(table + MEAN), SQUASH), K, KP, EPS_ROWS
-    )
-    k = tl.arange(0, KP)
-    here = tl.load(y + row.to(tl.int64) * y_row + k, mask=k < K, other=0.0)
-    following = tl.load(y + row.to(tl.int64) * y_row + k + 1, mask=k + 1 < K, other=0.0)
-    gap = tl.where(k + 1 < K, following - here, 0.0)
-    psi = tl.load(table + HEAD + k).to(tl.float64) + tl.load(table + HEAD + KP + k).to(tl.float64)
-    levels = tl.load(phi + row.to(tl.int64) * phi_row + k, mask=k < K, other=0.0)
-    ranks = table + HEAD + 2 * KP
-    moved = tl.zeros((KP, BU), tl.float32)
-    W = tl.zeros((KP, KP), tl.float32)
-    for first in range(0, CELLS + 7, BU):
-        q = first + tl.arange(0, BU)
-        p = conditional(q, psi, at, lowest, step, slope, there)
-        W = added_products(p, tl.load(ranks + 2 * UP + q), W, "tf32x3")
-        moved += tl.load(mine + q)[None, :] * p * (levels[:, None] - tl.load(ranks + q)[None, :])
-    t = tl.where(there, tl.sum(moved, 1), 0.0)
-    multiplier = potentials(W, t, at.to(tl.float32), gap, share, 1e-5, 2 * KP, K, KP)
-    tl.store(mine + UP + k, multiplier)
-    tl.debug_barrier()
-    multiplier = tl.load(mine + UP + k)
-    tl.debug_barrier()
-    for first in range(0, CELLS + 7, BU):
-        q = first + tl.arange(0, BU)
-        _middle, both = covariance(conditional(q, psi, at, lowest, step, slope, there), multiplier, at.to(tl.float32))
-        tl.store(mine + UP + q, both)

@@ -1,0 +1,174 @@
+"""The launches of rows onto many targets by way of a grid: how rows are cut, and which kernels run after each other.
+
+They serve long rows (``triton_long``), and rows that fit a thread block but whose plans do not fit into registers
+(``triton_rows``).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+
+from . import triton_long_grid as grid
+from .triton_launch import Recorder
+from .triton_long_maths import moments
+from .triton_long_nodes import gather, programs_to_gather
+from .triton_long_solve import solve
+from .triton_long_solve_back import solve_backward
+
+MOST_NODES = 128  #: of a rule
+_PROGRAMS = 528  #: chunks that all rows together are cut into: four for each multiprocessor of a large GPU
+_MOMENTS_BLOCK, _SPREAD_BLOCK, _READ_BLOCK = 2048, 256, 1024
+_SPREAD_WARPS = 4
+_GATHERED = 64  #: chunks of a row that its one program adds up itself
+_HEAD: int = grid.HEAD.value
+_LO: int = grid.LO.value
+
+
+class Sizes(NamedTuple):
+    K: int
+    KP: int  #: K, padded
+    HI: int
+    CELLS: int  #: of the grid
+    UP: int  #: nodes, padded
+
+    @property
+    def state(self) -> int:
+        """Singles of the state of a row: a multiple of 16."""
+        return _HEAD + 2 * self.KP + 3 * self.UP
+
+    @property
+    def tiles(self) -> dict[str, int]:
+        """How the small problem is shared among threads, and how many warps: a thread holds at most 80 pairs."""
+        warps, lanes, lanes_of_all = (4 if self.HI == 16 else 8), 16, 8
+        nodes = 32 // lanes * warps
+        coarse = 64 if self.HI == 16 else 128  # and 32 more: those that a mass can reach
+        return {
+            "KB": lanes, "X": nodes, "V": coarse // nodes, "VT": 32 // nodes,
+            "KF": lanes_of_all, "XF": 32 // lanes_of_all * warps, "num_warps": warps,
+        }  # fmt: skip
+
+
+def sizes_of(y: Tensor) -> Sizes:
+    """A rule of K nodes is made for functions as smooth as 3/K; a grid of 3 K cells and eight points is as good."""
+    K = y.shape[-1]
+    HI = 16 if K <= 48 else 32
+    return Sizes(K, max(16, triton.next_power_of_2(K)), HI, _LO * HI, triton.next_power_of_2(_LO * HI + 7))
+
+
+class Given(NamedTuple):
+    """What kernels are given, and what they depend on. Rows of states are ``size`` singles apart, after ``before``."""
+
+    x: Tensor
+    a: Tensor  #: or anything, if not ``weighted``
+    y: Tensor
+    b: Tensor
+    phi: Tensor
+    eps: float
+    eps_rows: Tensor  #: or anything, if not ``by_row``
+    code: int
+    weighted: bool
+    by_row: bool
+    state: Tensor
+    size: int
+    before: int
+
+    @property
+    def targets(self) -> tuple[Tensor | int, ...]:
+        return self.y, row_stride(self.y), self.b, row_stride(self.b), self.phi, row_stride(self.phi)
+
+
+def cut(R: int, n: int, block: int, programs: int = _PROGRAMS) -> tuple[int, int]:
+    """How many chunks a row is cut into, and how many blocks each of them has."""
+    blocks = triton.cdiv(n, block)
+    tiles = triton.cdiv(blocks, min(blocks, max(1, programs // R)))
+    return triton.cdiv(blocks, tiles), tiles
+
+
+def row_stride(t: Tensor) -> int:
+    return 0 if len(t) == 1 else t.stride(0)
+
+
+def strided(t: Tensor) -> tuple[Tensor, int, int]:
+    return t, t.stride(0), t.stride(1)
+
+
+def forward(launch: Recorder, given: Given, last: Tensor, out: Tensor, error: Tensor) -> None:
+    """``pull`` for targets given by a rule."""
+    x, a, (R, n) = given.x, given.a, given.x.shape
+    K, KP, HI, CELLS, UP = sizes = sizes_of(given.y)
+    of_state = given.state, given.size, given.before
+    kind = {"SQUASH": given.code, "WEIGHTED": given.weighted}
+    M, tiles = cut(R, n, _MOMENTS_BLOCK)
+    stats = launch.empty(R * M * 8, dtype=torch.float64)
+    launch(
+        moments, R * M, *strided(x), *strided(a), given.y, row_stride(given.y), K, stats, n, tiles, M,
+        **kind, RULE=True, BLOCK=_MOMENTS_BLOCK,
+    )  # fmt: skip
+    G, tiles = cut(R, n, _SPREAD_BLOCK)
+    width = UP * (1 + given.weighted)
+    room = launch.empty(R * G * 16 * HI, dtype=torch.float32)
+    masses = launch.empty(R * G * width, dtype=torch.float32)
+    launch(
+        grid.spread, R * G, *strided(x), *strided(a), stats, M, *of_state, room, masses, n, tiles, G,
+        **kind, HI=HI, UP=UP, GP=triton.next_power_of_2(M), BLOCK=_SPREAD_BLOCK, num_warps=_SPREAD_WARPS,
+    )  # fmt: skip
+    masses, G = _gathered(launch, masses, R, G, width)
+    scratch = launch.empty(R * 3 * UP, dtype=torch.float32)
+    launch(
+        solve, R,
+        masses, G, *given.targets, last, row_stride(last), given.eps, given.eps_rows, *of_state, error, scratch,
+        K=K, KP=KP, CELLS=CELLS, UP=UP, WEIGHTED=given.weighted, EPS_ROWS=given.by_row, **sizes.tiles,
+    )  # fmt: skip
+    blocks = triton.cdiv(n, _READ_BLOCK)
+    launch(
+        grid.read, R * blocks,
+        *strided(x), *of_state, out, n, blocks, KP=KP, CELLS=CELLS, SQUASH=given.code, BLOCK=_READ_BLOCK,
+    )  # fmt: skip
+
+
+def backward(launch: Recorder, given: Given, w: Tensor, out: Tensor) -> None:
+    """``pull_backward``."""
+    x, a, (R, n) = given.x, given.a, given.x.shape
+    K, KP, HI, CELLS, UP = sizes = sizes_of(given.y)
+    of_state, of_eps = (given.state, given.size, given.before), (given.eps, given.eps_rows)
+    G, tiles = cut(R, n, _SPREAD_BLOCK)
+    room = launch.empty(R * G * 16 * HI, dtype=torch.float32)
+    masses = launch.empty(R * G * UP, dtype=torch.float32)
+    launch(
+        grid.spread_cotangents, R * G, *strided(x), *strided(w), *of_state, room, masses, n, tiles, G,
+        SQUASH=given.code, HI=HI, UP=UP, BLOCK=_SPREAD_BLOCK, num_warps=_SPREAD_WARPS,
+    )  # fmt: skip
+    masses, G = _gathered(launch, masses, R, G, UP)
+    scratch = launch.empty(R * 2 * UP, dtype=torch.float32)
+    launch(
+        solve_backward, R, masses, G, *given.targets, *of_eps, *of_state, scratch,
+        K=K, KP=KP, CELLS=CELLS, UP=UP, EPS_ROWS=given.by_row, **sizes.tiles,
+    )  # fmt: skip
+    kind = {"SQUASH": given.code, "WEIGHTED": given.weighted, "EPS_ROWS": given.by_row}
+    G, tiles = cut(R, n, _READ_BLOCK)
+    sums = launch.empty(R * G * 2, dtype=torch.float64)
+    if given.code:
+        launch(
+            grid.sum_back, R * G,
+            *strided(x), *strided(a), *strided(w), *of_state, scratch, sums, *of_eps, n, tiles, G,
+            KP=KP, CELLS=CELLS, UP=UP, **kind, BLOCK=_READ_BLOCK,
+        )  # fmt: skip
+    blocks = triton.cdiv(n, _READ_BLOCK)
+    launch(
+        grid.read_back, R * blocks,
+        *strided(x), *strided(a), *strided(w), *of_state, scratch, sums, *of_eps, out, n, blocks, G,
+        KP=KP, CELLS=CELLS, UP=UP, GP=triton.next_power_of_2(G), **kind, BLOCK=_READ_BLOCK,
+    )  # fmt: skip
+
+
+def _gathered(launch: Recorder, masses: Tensor, R: int, G: int, width: int) -> tuple[Tensor, int]:
+    """Masses of the chunks of each row, and how many chunks that are: one, if there were many."""
+    if G <= _GATHERED:
+        return masses, G
+    together = launch.empty(R * width, dtype=torch.float32)
+    launch(gather, R * programs_to_gather(width), masses, together, G, WIDTH=width, BLOCK=128)
+    return together, 1

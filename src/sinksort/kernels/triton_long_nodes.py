@@ -1,0 +1,128 @@
+"""The grid of a long row, and every second node of it: masses brought from one to the other, tables back.
+
+Coarse node c is node 2 (c - 6) of the grid. What the nodes in between hold goes to fourteen coarse neighbours, with the
+weights of interpolation, so sums with polynomials of degree 13 stay what they are; six coarse nodes lie beyond each
+end. The plan is as smooth as the rule of its targets can see, and there are 3 K cells for K nodes of the rule: so half
+of them are nearly always enough for the potentials.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton
+import triton.language as tl
+
+AHEAD = tl.constexpr(6)  #: coarse nodes before the first node
+_AT_ONCE = tl.constexpr(16)  #: chunks that are added up together
+_SLICE = tl.constexpr(32)  #: masses that a program gathers
+
+
+@triton.jit
+def add_up(
+    masses: tl.tensor, row: tl.tensor, chunks: tl.tensor, skip: tl.tensor, scratch: tl.tensor, UP: tl.constexpr,
+) -> Any:  # fmt: skip
+    """The sum of all masses; those of all chunks together are left in ``scratch``. Chunks are ``skip`` apart."""
+    q = tl.arange(0, UP)
+    total = tl.zeros((UP,), tl.float32)
+    for first in range(0, chunks, _AT_ONCE):
+        g = first + tl.arange(0, _AT_ONCE)
+        where = (row.to(tl.int64) * chunks + g)[:, None] * skip + q[None, :]
+        total += tl.sum(tl.load(masses + where, mask=(g < chunks)[:, None], other=0.0), 0)
+    tl.store(scratch + q, total)
+    tl.debug_barrier()
+    return tl.sum(total)
+
+
+@triton.jit(do_not_specialize=["G"])
+def gather(masses: tl.tensor, out: tl.tensor, G: tl.tensor, WIDTH: tl.constexpr, BLOCK: tl.constexpr) -> None:
+    """``add_up`` for many chunks, by several programs a row: WIDTH numbers a chunk, BLOCK chunks at a time."""
+    SLICES: tl.constexpr = WIDTH // _SLICE
+    row = (tl.program_id(0) // SLICES).to(tl.int64)
+    q = tl.program_id(0) % SLICES * _SLICE + tl.arange(0, _SLICE)
+    total = tl.zeros((_SLICE,), tl.float32)
+    for first in range(0, G, BLOCK):
+        g = first + tl.arange(0, BLOCK)
+        where = (row * G + g)[:, None] * WIDTH + q[None, :]
+        total += tl.sum(tl.load(masses + where, mask=(g < G)[:, None], other=0.0), 0)
+    tl.store(out + row * WIDTH + q, total)
+
+
+def programs_to_gather(width: int) -> int:
+    """Of one row."""
+    return width // int(_SLICE.value)
+
+
+@triton.jit
+def at_node(table: tl.tensor, q: tl.tensor, NODES: tl.constexpr) -> Any:
+    """0 where there is no such node."""
+    return tl.load(table + q, mask=(q >= 0) & (q < NODES), other=0.0)
+
+
+@triton.jit
+def steps_to_node(q: tl.tensor, CELLS: tl.constexpr) -> Any:
+    """From the middle of the row, a whole number: its product with the first 15 bits of y is exact."""
+    return (q - 3 - CELLS // 2).to(tl.float32)
+
+
+@triton.jit
+def steps_to_coarse_node(c: tl.tensor, CELLS: tl.constexpr) -> Any:
+    return steps_to_node(2 * (c - AHEAD), CELLS)
+
+
+@triton.jit
+def both_sides(masses: tl.tensor, q: tl.tensor, away: tl.constexpr, NODES: tl.constexpr) -> Any:
+    return at_node(masses, q - away, NODES) + at_node(masses, q + away, NODES)
+
+
+@triton.jit
+def coarse(masses: tl.tensor, NODES: tl.constexpr, CP: tl.constexpr) -> Any:
+    """Masses at the coarse nodes."""
+    q = 2 * (tl.arange(0, CP) - AHEAD)
+    m = at_node(masses, q, NODES)
+    m += 0.6143031120300293 * both_sides(masses, q, 1, NODES)
+    m += -0.15357577800750732 * both_sides(masses, q, 3, NODES)
+    m += 0.05119192600250244 * both_sides(masses, q, 5, NODES)
+    m += -0.014626264572143555 * both_sides(masses, q, 7, NODES)
+    m += 0.003102540969848633 * both_sides(masses, q, 9, NODES)
+    m += -0.00042307376861572266 * both_sides(masses, q, 11, NODES)
+    m += 2.753734588623047e-05 * both_sides(masses, q, 13, NODES)
+    return m
+
+
+@triton.jit
+def neighbours(table: tl.tensor, c: tl.tensor, away: tl.constexpr, mask: tl.tensor) -> Any:
+    return tl.load(table + c + 1 - away, mask=mask, other=0.0) + tl.load(table + c + away, mask=mask, other=0.0)
+
+
+@triton.jit
+def refined(table: tl.tensor, q: tl.tensor, NODES: tl.constexpr) -> Any:
+    """What a table of the coarse nodes says about node q: ``coarse`` the other way."""
+    inside, odd = q < NODES, (q < NODES) & (q % 2 == 1)
+    c = q // 2 + AHEAD
+    value = 0.6143031120300293 * neighbours(table, c, 1, odd)
+    value += -0.15357577800750732 * neighbours(table, c, 2, odd)
+    value += 0.05119192600250244 * neighbours(table, c, 3, odd)
+    value += -0.014626264572143555 * neighbours(table, c, 4, odd)
+    value += 0.003102540969848633 * neighbours(table, c, 5, odd)
+    value += -0.00042307376861572266 * neighbours(table, c, 6, odd)
+    value += 2.753734588623047e-05 * neighbours(table, c, 7, odd)
+    return tl.where(odd, value, tl.load(table + c, mask=inside, other=0.0))
+
+
+@triton.jit
+def rough(masses: tl.tensor, NODES: tl.constexpr, CP: tl.constexpr) -> Any:
+    """Coarse masses that are good enough for a staircase: smoothed, and none of them negative."""
+    q = 2 * (tl.arange(0, CP) - AHEAD)
+    m = 6.0 * at_node(masses, q, NODES)
+    m += 4.0 * both_sides(masses, q, 1, NODES)
+    m += both_sides(masses, q, 2, NODES)
+    return tl.maximum(m, 0.0)
+
+
+@triton.jit
+def occupied(present: tl.tensor, c: tl.tensor, NODES: tl.constexpr) -> Any:
+    """Whether there are values near coarse node c."""
+    q = 2 * (c - AHEAD)
+    here = (at_node(present, q - 1, NODES) != 0.0) | (at_node(present, q + 1, NODES) != 0.0)
+    return here | (at_node(present, q, NODES) != 0.0)
