@@ -58,6 +58,7 @@ OPTIONS = {
         "channels": "32,64",
         "lists": 20,
         "learning_rate": 1e-4,
+        "rate_falls": False,
         "eps": 0.005,
         "tau": 5.0,
         "noise": 1.0,

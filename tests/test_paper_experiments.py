@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import pickle
 import signal
@@ -19,7 +20,7 @@ from torch import nn
 from sinksort.paper.cifar import Cifar, Cifar100, Classifiers
 from sinksort.paper.experiments import EXPERIMENTS, reproduce
 from sinksort.paper.mnist_sort import Digits, MnistSort, SortTask, accuracies, gumbel, order_cross_entropy, true_ranks
-from sinksort.paper.networks import NumberReader, Perceptrons, ResNet18, SideBySide, VanillaCNN
+from sinksort.paper.networks import NumberReader, Perceptrons, ResNet18, SideBySide, VanillaCNN, _convolved_and_pooled
 from sinksort.paper.quantile_regression import QuantileRegression, RegressionTask, hard_quantile, true_quantile
 from sinksort.paper.store import Checkpoint, Store
 from sinksort.paper.training import generator, train
@@ -216,6 +217,55 @@ def test_measurements_come_when_asked():
     trained = train(regression([0]), epochs=5, learning_rate=1e-3, measure_every=2)
     assert [point["epoch"] for point in trained.curves[0]] == [2, 4, 5]
     assert set(trained.curves[0][0]) == {"epoch", "train", "test", "mse"}
+
+
+class Slope:
+    """A task whose gradient is one: Adam moves the parameter by its step size."""
+
+    seeds = (0,)
+
+    def __init__(self):
+        self.model = torch.nn.ParameterList([torch.zeros(1, dtype=torch.float64)])
+
+    def batches(self, _epoch):
+        return {"nothing": torch.zeros(1, 1)}
+
+    def losses(self, _batch):
+        return self.model[0]
+
+    def measure(self):
+        return [{"at": self.model[0].item()}]
+
+
+@pytest.mark.parametrize("falls", [False, True])
+def test_the_step_size_is_constant_or_falls_along_a_cosine(falls):
+    curve = train(Slope(), epochs=4, learning_rate=0.1, falls=falls).curves[0]
+    steps = -np.diff([0.0, *(point["at"] for point in curve)])
+    half = math.sqrt(0.5) / 2
+    np.testing.assert_allclose(steps, [0.1, 0.05 + 0.1 * half, 0.05, 0.05 - 0.1 * half] if falls else 0.1, rtol=1e-6)
+
+
+def test_a_convolution_of_one_channel_is_a_product():
+    x, weight = torch.rand(3, 1, 12, 8, dtype=torch.float64), torch.randn(6, 1, 5, 5, dtype=torch.float64)
+    wanted = torch.nn.functional.max_pool2d(torch.nn.functional.conv2d(x, weight, padding=2), 2)
+    torch.testing.assert_close(_convolved_and_pooled(x, weight), wanted)
+
+
+def test_a_training_killed_in_the_middle_of_the_plan_goes_on_as_if_nothing_had_been(tmp_path):
+    whole = train(Slope(), epochs=4, learning_rate=0.1, falls=True)
+    checkpoint, told = Checkpoint(tmp_path / "c.pt"), []
+
+    def stop(so_far):
+        if so_far.epochs == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(Slope(), epochs=4, learning_rate=0.1, falls=True, checkpoint=checkpoint, tell=stop)
+    rest = train(
+        Slope(), epochs=4, learning_rate=0.1, falls=True, checkpoint=checkpoint, tell=lambda t: told.append(t.epochs)
+    )
+    assert told == [2, 3, 4]
+    assert rest.curves == whole.curves
 
 
 @pytest.mark.parametrize("make", [regression, sorting, classifying])

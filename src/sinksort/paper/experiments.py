@@ -92,6 +92,7 @@ def reproduce(
                 task,
                 epochs=knobs.epochs,
                 learning_rate=knobs.learning_rate,
+                falls=getattr(knobs, "rate_falls", False),  # elsewhere the paper names a constant one
                 measure_every=knobs.measure_every,
                 checkpoint=checkpoint,
                 tell=lambda so_far, case=case, method=method: watch(case, method, so_far, knobs.epochs),  # type: ignore[misc]

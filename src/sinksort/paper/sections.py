@@ -160,14 +160,15 @@ def mnist_sort(units: Sequence[Unit]) -> Section:
         "epoch that is best on validation digits; mean ± deviation over runs. Network, data and steps are the same for "
         "all methods."
     )
-    for key, made in groups(
-        units, lambda u: _settings(u, "epochs", "lists", "digits", "learning_rate", "eps", "tau")
-    ).items():
-        epochs, lists, digits, learning_rate, eps, tau = key
+    names = "epochs", "lists", "digits", "learning_rate", "eps", "tau"
+    kinds = groups(units, lambda u: (*_settings(u, *names), bool(u["knobs"].get("rate_falls"))))
+    for key, made in sorted(kinds.items(), key=lambda kind: (-kind[0][0], -len(kind[1]))):  # longest first
+        epochs, lists, digits, learning_rate, eps, tau, rate_falls = key
         in_paper = digits == 4
         section.text.append(
             f"{epochs} epochs{' (the paper: 100)' if in_paper else ''}, {lists} lists a mini-batch, Adam at "
-            f"{learning_rate:g}, eps = {eps:g}, NeuralSort's tau = {tau:g}. {provenance(made)}"
+            f"{learning_rate:g}{', falling to zero along half a cosine' if rate_falls else ''}, eps = {eps:g}, "
+            f"NeuralSort's tau = {tau:g}. {provenance(made)}"
         )
         rows = []
         made.sort(key=lambda u: (int(u["case"][1:]), u["method"]))
@@ -186,8 +187,9 @@ def mnist_sort(units: Sequence[Unit]) -> Section:
         if lost:
             section.text.append(f"Not run at this length: {'; '.join(lost)}.")
         head = ["n", "method", "runs", "epochs", *_beside("lists", "numbers", paper=in_paper)]
-        section.tables.append(TableOf(f"Sorting {digits}-digit numbers", head, rows))
-        faster = "" if learning_rate == 1e-4 else f"-at-{learning_rate:g}"
+        pace = f"{epochs} epochs at {learning_rate:g}{', falling' if rate_falls else ''}"
+        section.tables.append(TableOf(f"Sorting {digits}-digit numbers, {pace}", head, rows))
+        faster = ("" if learning_rate == 1e-4 else f"-at-{learning_rate:g}") + ("-falling" if rate_falls else "")
         section.pictures[f"sorting-{epochs}-epochs{faster}"] = _curves(
             made, "test_elements", "share of numbers in the right place", lambda case: f"n = {case[1:]}"
         )

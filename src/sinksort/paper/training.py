@@ -13,6 +13,7 @@ On a GPU the whole step (forward, loss, backward, Adam) is recorded once as a CU
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -70,24 +71,31 @@ def train(
     *,
     epochs: int,
     learning_rate: float,
+    falls: bool = False,
     measure_every: int = 1,
     checkpoint: Checkpoint | None = None,
     tell: Callable[[Trained], None] = lambda _: None,
 ) -> Trained:
-    """Train with Adam at a constant step size, saving a checkpoint after each epoch.
+    """Train with Adam, saving a checkpoint after each epoch.
 
+    The step size is constant; or it ``falls`` to zero along half a cosine, epoch by epoch.
     Epochs ``measure_every``, 2 ``measure_every``, ... and the last are measured. ``tell`` is called after each epoch.
     """
     device = next(task.model.parameters()).device
     cuda = device.type == "cuda"
-    optimizer = torch.optim.Adam(task.model.parameters(), lr=learning_rate, capturable=cuda, fused=cuda)
+    rate = torch.tensor(learning_rate, device=device) if cuda else learning_rate  # a CUDA graph reads it anew each time
+    optimizer = torch.optim.Adam(task.model.parameters(), lr=rate, capturable=cuda, fused=cuda)
     trained = Trained([[] for _ in task.seeds])
     if checkpoint is not None:
         trained = _resume(checkpoint, task, optimizer, device) or trained
+        for group in optimizer.param_groups:
+            group["lr"] = rate
     step = _graphed(task, optimizer) if cuda and trained.epochs < epochs else _eager(task, optimizer)
     tell(trained)
     while trained.epochs < epochs:
         began = time.perf_counter()
+        if falls:
+            _set_rate(optimizer, 0.5 * learning_rate * (1.0 + math.cos(math.pi * trained.epochs / epochs)))
         task.model.train()
         data = task.batches(trained.epochs)
         steps = len(next(iter(data.values())))
@@ -110,6 +118,14 @@ def train(
 
 
 # ---- one step
+
+
+def _set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
 
 
 def _step(task: Task, optimizer: torch.optim.Optimizer, batch: Batch) -> None:
