@@ -236,7 +236,6 @@ def forward(
     tl.store(state_ptr + 1, unit)
     tl.store(state_ptr + 2, spread)
     tl.store(state_ptr + 3, bad.to(tl.float64))
-    tl.store(state_ptr + 4, tl.zeros([], tl.float64))
     Uh = tl.load(pair_ptr, mask=j < K, other=0.0)
     Ul = tl.load(pair_ptr + 1, mask=j < K, other=0.0)
     tl.debug_barrier()  # threads that repeat each other have all read it

@@ -88,6 +88,11 @@ def cut(R: int, n: int, block: int, programs: int = _PROGRAMS) -> tuple[int, int
     return triton.cdiv(blocks, tiles), tiles
 
 
+def _most(chunks: int) -> int:
+    """Room for so many chunks or more, of few sizes: a kernel is compiled for each."""
+    return 16 if chunks <= 16 else 128 if chunks <= 128 else 1024
+
+
 def row_stride(t: Tensor) -> int:
     return 0 if len(t) == 1 else t.stride(0)
 
@@ -114,7 +119,7 @@ def forward(launch: Recorder, given: Given, last: Tensor, out: Tensor, error: Te
     masses = launch.empty(R * G * width, dtype=torch.float32)
     launch(
         grid.spread, R * G, *strided(x), *strided(a), stats, M, *of_state, room, masses, n, tiles, G,
-        **kind, HI=HI, UP=UP, GP=triton.next_power_of_2(M), BLOCK=_SPREAD_BLOCK, num_warps=_SPREAD_WARPS,
+        **kind, HI=HI, UP=UP, GP=_most(M), BLOCK=_SPREAD_BLOCK, num_warps=_SPREAD_WARPS,
     )  # fmt: skip
     masses, G = _gathered(launch, masses, R, G, width)
     scratch = launch.empty(R * 3 * UP, dtype=torch.float32)
@@ -161,7 +166,7 @@ def backward(launch: Recorder, given: Given, w: Tensor, out: Tensor) -> None:
     launch(
         grid.read_back, R * blocks,
         *strided(x), *strided(a), *strided(w), *of_state, scratch, sums, *of_eps, out, n, blocks, G,
-        KP=KP, CELLS=CELLS, UP=UP, GP=triton.next_power_of_2(G), **kind, BLOCK=_READ_BLOCK,
+        KP=KP, CELLS=CELLS, UP=UP, GP=_most(G), **kind, BLOCK=_READ_BLOCK,
     )  # fmt: skip
 
 

@@ -105,7 +105,7 @@ def leave_masses(total: tl.tensor, room: tl.tensor, out: tl.tensor, HI: tl.const
     tl.store(out + q, mass)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["of_stats", "tiles", "G"])
 def spread(
     x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor,
     stats: tl.tensor, of_stats: tl.tensor, state: tl.tensor, size: tl.tensor, before: tl.tensor, room: tl.tensor,
@@ -170,7 +170,7 @@ def between(table: tl.tensor, cell: tl.tensor, u: tl.tensor, mask: tl.tensor) ->
     return value + tl.load(table + cell + 7, mask=mask, other=0.0) * w7
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["blocks"])
 def read(
     x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, state: tl.tensor, size: tl.tensor, before: tl.tensor,
     out: tl.tensor, n: tl.tensor, blocks: tl.tensor, KP: tl.constexpr, CELLS: tl.constexpr, SQUASH: tl.constexpr,
@@ -191,7 +191,7 @@ def read(
     tl.store(out + row.to(tl.int64) * n + at, value.to(out.dtype.element_ty), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tiles", "G"])
 def spread_cotangents(
     x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, w: tl.tensor, w_row: tl.tensor, w_step: tl.tensor,
     state: tl.tensor, size: tl.tensor, before: tl.tensor, room: tl.tensor, masses: tl.tensor, n: tl.tensor,
@@ -228,7 +228,7 @@ def pulled_back(
     return tl.where(is_finite(v) | (v != v), pull, 0.0), z
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tiles", "G"])
 def sum_back(
     x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, w: tl.tensor,
     w_row: tl.tensor, w_step: tl.tensor, state: tl.tensor, size: tl.tensor, before: tl.tensor, scratch: tl.tensor,
@@ -258,7 +258,7 @@ def sum_back(
     tl.store(sums + pid.to(tl.int64) * 2 + 1, tilted)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["blocks", "G"])
 def read_back(
     x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, w: tl.tensor,
     w_row: tl.tensor, w_step: tl.tensor, state: tl.tensor, size: tl.tensor, before: tl.tensor, scratch: tl.tensor,

@@ -1,10 +1,11 @@
 """Triton kernels for rows that fit a thread block: the contract of ``asks`` for CUDA, n up to 2048.
 
-Every row is answered by one program in the first launch: by ``triton_held`` where its plan fits into registers and
-values are pulled, by ``triton_short`` otherwise. A second launch is always made and returns at once for rows whose
-estimated error is small; the others are solved with all their targets (``triton_whole``).
+Where values are pulled, rows whose plan fits into registers are answered by ``triton_held``, one program each, and rows
+of many values whose targets are given by a rule by way of a grid, in the launches of ``triton_long_by_grid``. The
+others are answered by ``triton_short``, one program each. A last launch is always made and returns at once for rows
+whose estimated error is small; the others are solved with all their targets (``triton_whole``), gradients included.
 Nothing waits for the device, and the number of launches does not depend on values. Answers are final: a row that failed
-twice is NaN. Plans as such (``logs``) are answered by the second kernel alone.
+twice is NaN. Plans as such (``logs``) are answered by the last kernel alone.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 from . import triton_held, triton_short, triton_whole
+from . import triton_long_by_grid as by_grid
 from .asks import Answer, Ask
 from .triton_launch import Recorder, again, launches
 from .triton_parts import SQUASHES
@@ -27,7 +29,7 @@ _LONGEST = 2048
 _FEW = 128  #: targets of one matrix
 _HELD = 128  #: values and targets of a plan that fits into registers
 _VERY_FEW = 16  #: values of a plan that may hang on a few frail links
-_WIDE = 256  #: targets up to which the second launch computes in double precision
+_WIDE = 256  #: targets up to which the last launch computes in double precision; a grid is for more
 _HEAD = 8  #: columns of the state before U
 _EXACT = 256  #: rows up to this length start from their exact staircase
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -50,7 +52,17 @@ def unable(ask: Ask) -> str | None:
 
 
 def state_layout(ask: Ask) -> tuple[int, torch.dtype]:
-    return _HEAD + max(ask.y.shape[-1], ask.m or 0), torch.float64
+    """What the grid leaves is behind the rest, and all parts and rows begin at multiples of 64 bytes then."""
+    columns = _HEAD + max(ask.y.shape[-1], ask.m or 0)
+    if _on_grid(ask):
+        columns = -(-columns // 8) * 8 + by_grid.sizes_of(ask.y).state // 2
+    return columns, torch.float64
+
+
+def _on_grid(ask: Ask) -> bool:
+    """Whether values are spread to a grid first, if they are pulled."""
+    rule = ask.m is not None and ask.last is not None and ask.m > _WIDE
+    return rule and ask.x.shape[-1] > _WIDE and ask.y.shape[-1] <= by_grid.MOST_NODES
 
 
 def pull(ask: Ask, phi: Tensor) -> Answer:
@@ -192,6 +204,20 @@ class _Sizes(NamedTuple):
         return 8192 // _power(self.targets), 8
 
 
+def _given_to_grid(
+    given: tuple[Tensor, ...],
+    eps: float,
+    eps_rows: Tensor,
+    what: tuple[int, bool, bool, int, int | None],
+    state: Tensor,
+) -> by_grid.Given:
+    x, a, y, b, phi = given
+    code, weighted, by_row = what[:3]
+    size = 2 * state.shape[1]
+    before = size - by_grid.sizes_of(y).state
+    return by_grid.Given(x, a, y, b, phi, eps, eps_rows, code, weighted, by_row, state, size, before)
+
+
 def _row_stride(t: Tensor) -> int:
     return t.stride(0) if t.shape[0] > 1 else 0
 
@@ -213,11 +239,14 @@ def _forward(ask: Ask, phi: Tensor | None) -> Answer:
     error = x.new_empty(R, dtype=torch.float32)
     read = _PUSH if phi is None else _PULL
     what = _what(ask, read)
+    on_grid = read == _PULL and _on_grid(ask)
 
     def make(launch: Recorder) -> None:
         sizes = _Sizes.of(given, what)
         n, K = sizes.n, sizes.K
-        if K <= _FEW:
+        if on_grid:
+            by_grid.forward(launch, _given_to_grid(given, eps, eps_rows, what, state), last, out, error)
+        elif K <= _FEW:
             at = launch.empty(R, 3 * n + K, dtype=torch.float32)
             tensors = (*given, last, eps_rows, at, out, state, error)
             numbers = (eps, n, K, columns, *sizes.strides, _row_stride(last))
@@ -252,13 +281,16 @@ def _backward(ask: Ask, phi: Tensor | None, state: Tensor, w: Tensor) -> Tensor:
     grad = x.new_empty(x.shape)
     read = _PUSH if phi is None else _PULL
     what = _what(ask, read)
+    on_grid = read == _PULL and _on_grid(ask)
 
     def make(launch: Recorder) -> None:
         sizes = _Sizes.of(given, what)
         n, K = sizes.n, sizes.K
         partial = launch.empty(R, 2 * n if phi is None else n, dtype=torch.float32)
         numbers = state.shape[1], *sizes.strides, _row_stride(w), w.stride(1)
-        if K <= _FEW:
+        if on_grid:
+            by_grid.backward(launch, _given_to_grid(given, eps, eps_rows, what, state), w, grad)
+        elif K <= _FEW:
             at = launch.empty(R, 3 * n + K, dtype=torch.float32)
             if sizes.held:
                 launch(
@@ -280,5 +312,5 @@ def _backward(ask: Ask, phi: Tensor | None, state: Tensor, w: Tensor) -> Tensor:
             BLOCK_N=_power(n), BN=at_once, BK=_power(sizes.targets), num_warps=warps,
         )  # fmt: skip
 
-    launches(("backward", *what), (*given, w, eps_rows, state), (grad,), eps, make, ask.known, (x, state, w))
+    launches(("backward", on_grid, *what), (*given, w, eps_rows, state), (grad,), eps, make, ask.known, (x, state, w))
     return grad

@@ -205,7 +205,6 @@ def forward(
     tl.store(state_ptr + 1, unit)
     tl.store(state_ptr + 2, spread)
     tl.store(state_ptr + 3, bad.to(tl.float64))
-    tl.store(state_ptr + 4, tl.zeros([], tl.float64))
 
 
 @triton.jit

@@ -171,6 +171,7 @@ def forward(
     row = tl.program_id(0).to(tl.int64)
     if not ALWAYS:
         if not (tl.load(error_ptr + row) > ACCEPTED):  # NaN is not late
+            tl.store(state_ptr + row * S + 4, tl.zeros([], tl.float64))
             return
     DT: tl.constexpr = tl.float64 if WIDE else tl.float32
     x_ptr += row * x_row
