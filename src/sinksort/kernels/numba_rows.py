@@ -262,7 +262,7 @@ def _eps(eps: float) -> F32:
 @functools.lru_cache(maxsize=256)
 def _state_size(n: int, K: int, m: int | None) -> int:
     if _in_lanes(n, K, m) and K <= FEW:
-        return int(short_state(K)[1])
+        return int(short_state(K))
     if _of_few(K, m):
         return SIZE
     return int(many_layout(n, K, _whole(m)).size if n <= MODERATE and K <= SAVED else state_size(n, K, _whole(m)))

@@ -2,7 +2,8 @@
 
 The same mathematics as row by row (see ``numba_rows_newton`` and ``numba_rows_read``), without its blocks and
 bands: plans are full matrices, and each entry of one is a vector. Entry (i, j) of a plan is at [16 (i K + j)], value i
-at [16 i].
+at [16 i]; ``numbers`` are 0.0 to K - 1.0. Here: places, the fixed matrix, and what is read of a plan; its scalings are
+found in ``numba_rows_lanes_newton``.
 """
 
 from __future__ import annotations
@@ -12,19 +13,13 @@ import math
 import numpy as np
 
 from .numba_compile import exact
-from .numba_maths import F32, F64, exp32, larger, sigmoid64, size_of, smaller
-from .numba_simd import any_lane, choose, load, load64, narrow, root, splat, splat64, store, store64, widen
+from .numba_maths import F32, F64, larger, power_of_two, sigmoid64, smaller
+from .numba_simd import choose, load, load64, narrow, root, splat, splat64, store, store64, widen
 
 SHORT = 20  #: values and targets up to which rows are worked on in lanes
 
 _ARCTAN, _NO_SQUASH = 1, 2
-_SAME_MASS, _ROUNDING, _LARGEST_LOGIT = 2e-6, 2e-7, 1e9
-_TINY, _UNJOINED, _ONE = np.float32(1e-30), np.float32(1e-30), np.float32(1.0)
-_RIDGE, _RIDGE_BACKWARD = np.float32(1e-6), np.float32(1e-9)
-_LARGEST_STEP = np.float32(5.0)
-_TOLERANCE, _TOLERANCE_OF_FLOW = np.float32(1e-6), np.float32(1e-5)
-_SOFT, _FLOOR, _FALLS = np.float32(0.8), np.float32(2e-7), np.float32(0.3)
-_MOST_STEPS, _KEEP = 40, np.float32(0.2)
+_SAME_MASS = 2e-6  #: cumulative weights closer than this are the same boundary
 
 
 @exact
@@ -116,9 +111,13 @@ def lane_places_backward(xs: F32, aw: F32, at: F64, n: int, squash: int, moments
 
 
 @exact
-def lane_staircase(at: F64, aw: F32, n: int, y: F64, b: F32, K: int, eps: F64, h: F64, sorted_at: F64,
-                   cumulative: F64) -> None:  # fmt: skip
-    """``numba_rows_newton.staircase``: places and weights are sorted by exchanges, h is read off at each boundary."""
+def lane_thresholds(at: F64, aw: F32, n: int, b: F32, K: int, sorted_at: F64, cumulative: F64, high: F32,
+                    low: F32) -> None:  # fmt: skip
+    """Where the hard sort passes from target j to the next, high_j + low_j, as ``numba_rows_newton.staircase`` has it.
+
+    Places and weights are sorted by exchanges; the threshold is the source in which the cumulative weights of the
+    targets pass from one to the other, or the middle of the two between which they do.
+    """
     for i in range(0, 16 * n, 16):
         value, weight = load64(at, i), widen(load(aw, i))
         for k in range(i, 0, -16):  # insertion: what is larger moves up
@@ -131,222 +130,124 @@ def lane_staircase(at: F64, aw: F32, n: int, y: F64, b: F32, K: int, eps: F64, h
         store64(cumulative, 0, weight)
     for i in range(16, 16 * n, 16):
         store64(cumulative, i, load64(cumulative, i) + load64(cumulative, i - 16))
-    boundary, height, per_eps = splat64(0.0), splat64(0.0), splat64(1.0) / load64(eps, 0)
-    store64(h, 0, height)
-    for j in range(K - 1):
-        boundary = boundary + widen(load(b, 16 * j))
+    boundary = splat64(0.0)
+    for j in range(0, 16 * K - 16, 16):
+        boundary = boundary + widen(load(b, j))
         before, after = load64(sorted_at, 16 * n - 16), load64(sorted_at, 16 * n - 16)
         for i in range(16 * n - 32, -1, -16):
             here, reached = load64(sorted_at, i), load64(cumulative, i)
             before = choose(reached >= boundary - _SAME_MASS, here, before)
             after = choose(reached > boundary + _SAME_MASS, here, after)
-        height = height + (before + after) * per_eps * (load64(y, 16 * j + 16) - load64(y, 16 * j))
-        store64(h, 16 * j + 16, height)
+        threshold = (before + after) * 0.5
+        rounded = narrow(threshold)
+        store(high, j, rounded)
+        store(low, j, narrow(threshold - widen(rounded)))
 
 
 @exact
-def lane_gibbs(at: F64, n: int, y: F64, h: F64, K: int, eps: F64, best: F32, G: F32) -> None:
-    """The best target of each source, as a number, and G without the ones there."""
-    per_eps = splat64(2.0) / load64(eps, 0)
+def lane_gibbs(at: F64, n: int, K: int, high: F32, low: F32, per_place: F32, numbers: F32, rises: F32, best: F32,
+               G: F32) -> None:  # fmt: skip
+    """The best target of each source, as a number, and G without the ones there.
+
+    From target j to the next, t_i y_j - h_j rises by (x~_i - threshold_j) 2 (y_j+1 - y_j) / eps; all but the first
+    factor, over log 2, is ``per_place``. The best target is behind the last rise, and M the sum of the rises from j up
+    to there, or of the falls from there down to j. Nothing cancels but in that first factor, so for all else single
+    precision will do. Scratch: ``rises`` (K, 16).
+    """
+    zero = splat(0.0)
     for i in range(n):
-        t = load64(at, 16 * i) * per_eps
-        r, at_best = t * load64(y, 0) - load64(h, 0), splat(0.0)
-        for j in range(1, K):
-            value = t * load64(y, 16 * j) - load64(h, 16 * j)
-            better = value >= r
-            r, at_best = choose(better, value, r), choose(better, splat(float(j)), at_best)
+        place, o = load64(at, 16 * i), 16 * i * K
+        x_high = narrow(place)
+        x_low = narrow(place - widen(x_high))
+        cost, at_best = zero, zero
+        store(G, o + 16 * K - 16, zero)
+        for j in range(K - 2, -1, -1):
+            rise = ((x_high - load(high, 16 * j)) + (x_low - load(low, 16 * j))) * load(per_place, 16 * j)
+            cost = cost + larger(rise, zero)
+            at_best = choose(rise > 0.0, larger(at_best, splat(numbers[j + 1])), at_best)
+            store(rises, 16 * j, rise)
+            store(G, o + 16 * j, cost)
         store(best, 16 * i, at_best)
+        cost = zero
         for j in range(K):
-            g = exp32(narrow(t * load64(y, 16 * j) - load64(h, 16 * j) - r))
-            store(G, 16 * (i * K + j), choose(at_best == float(j), splat(0.0), g))
+            g = power_of_two(cost - load(G, o + 16 * j))
+            store(G, o + 16 * j, choose(at_best == numbers[j], zero, g))
+            cost = cost + smaller(load(rises, 16 * j), zero)
 
 
 @exact
-def lane_scale(G: F32, n: int, K: int, aw: F32, best: F32, u: F32, v: F32, leaving: F32, s: F32) -> None:
-    """v, what leaves each source's best target, and s_j = sum_i a_i v_i G_ij."""
-    for j in range(K):
-        store(s, 16 * j, splat(0.0))
-    for i in range(n):
-        at_best, leaves, stays = load(best, 16 * i), splat(0.0), splat(0.0)
+def lane_rows(G: F32, n: int, K: int, aw: F32, best: F32, numbers: F32, u: F32, v: F32, av: F32,
+              leaving: F32) -> None:  # fmt: skip
+    """v, a v and what leaves each source's best target. Two sources at a time."""
+    zero = splat(0.0)
+    for i in range(0, n, 2):
+        k = min(i + 1, n - 1)
+        best_i, best_k = load(best, 16 * i), load(best, 16 * k)
+        leaves_i, leaves_k, stays_i, stays_k = zero, zero, zero, zero
         for j in range(K):
             uj = load(u, 16 * j)
-            leaves = leaves + load(G, 16 * (i * K + j)) * uj
-            stays = choose(at_best == float(j), uj, stays)
-        vi = splat(1.0) / (leaves + stays)
-        av = vi * load(aw, 16 * i)
+            leaves_i = leaves_i + load(G, 16 * (i * K + j)) * uj
+            leaves_k = leaves_k + load(G, 16 * (k * K + j)) * uj
+            stays_i = choose(best_i == numbers[j], uj, stays_i)
+            stays_k = choose(best_k == numbers[j], uj, stays_k)
+        vi, vk = splat(1.0) / (leaves_i + stays_i), splat(1.0) / (leaves_k + stays_k)
+        av_i, av_k = vi * load(aw, 16 * i), vk * load(aw, 16 * k)
         store(v, 16 * i, vi)
-        store(leaving, 16 * i, leaves * av)
-        for j in range(K):
-            store(s, 16 * j, load(s, 16 * j) + load(G, 16 * (i * K + j)) * av)
+        store(v, 16 * k, vk)
+        store(av, 16 * i, av_i)
+        store(av, 16 * k, av_k)
+        store(leaving, 16 * i, leaves_i * av_i)
+        store(leaving, 16 * k, leaves_k * av_k)
 
 
 @exact
-def lane_eliminate(G: F32, n: int, K: int, aw: F32, best: F32, u: F32, v: F32, ridge: F32, P: F32, W: F32,
-                   inv: F32) -> None:  # fmt: skip
-    """p in P (with its best entries), and L = diag - W eliminated without subtractions: W, and 1 / pivots."""
+def lane_averages(G: F32, n: int, K: int, roots: F32, best: F32, numbers: F32, u: F32, v: F32, phi: F32, y: F32, P: F32,
+                  Q: F32, phi_0: F32, mean: F32, y_mean: F32) -> None:  # fmt: skip
+    """p and sqrt(a) p; phi at the best target, E_i phi less that, and E_i y."""
     for i in range(n):
-        at_best, vi = load(best, 16 * i), load(v, 16 * i)
-        for j in range(K):
-            g = choose(at_best == float(j), splat(1.0), load(G, 16 * (i * K + j)))
-            store(P, 16 * (i * K + j), g * vi * load(u, 16 * j))
-    for j in range(K):
-        for k in range(j + 1, K):
-            even, odd = splat(0.0), splat(0.0)
-            for i in range(0, n - 1, 2):
-                o = 16 * i * K
-                even = even + load(P, o + 16 * j) * load(P, o + 16 * k) * load(aw, 16 * i)
-                o += 16 * K
-                odd = odd + load(P, o + 16 * j) * load(P, o + 16 * k) * load(aw, 16 * i + 16)
-            if n % 2 == 1:
-                o = 16 * (n - 1) * K
-                even = even + load(P, o + 16 * j) * load(P, o + 16 * k) * load(aw, 16 * n - 16)
-            store(W, 16 * (j * K + k), even + odd)
-    for k in range(K - 1):
-        pivot = load(ridge, 16 * k)
-        for j in range(k + 1, K):
-            pivot = pivot + load(W, 16 * (k * K + j))
-        inverse = choose(pivot > _UNJOINED, splat(1.0) / pivot, splat(0.0))
-        store(inv, 16 * k, inverse)
-        for j in range(k + 1, K):
-            f = load(W, 16 * (k * K + j)) * inverse
-            for c in range(j + 1, K):
-                o = 16 * (j * K + c)
-                store(W, o, load(W, o) + load(W, 16 * (k * K + c)) * f)
-    store(inv, 16 * K - 16, splat(0.0))
-
-
-@exact
-def lane_substitute(W: F32, K: int, inv: F32, z: F32, x: F32) -> None:
-    """x = L^-1 z, zero at the last node; z is used up."""
-    for k in range(K):
-        zk = load(z, 16 * k) * load(inv, 16 * k)
-        store(x, 16 * k, zk)
-        for j in range(k + 1, K):
-            store(z, 16 * j, load(z, 16 * j) + load(W, 16 * (k * K + j)) * zk)
-    for k in range(K - 2, -1, -1):
-        reached = splat(0.0)
-        for j in range(k + 1, K):
-            reached = reached + load(W, 16 * (k * K + j)) * load(x, 16 * j)
-        store(x, 16 * k, load(x, 16 * k) + reached * load(inv, 16 * k))
-
-
-@exact
-def lane_excesses(aw: F32, best: F32, n: int, b: F32, K: int, excess: F32) -> None:
-    over = splat64(0.0)
-    for j in range(K):
-        over = over + widen(load(b, 16 * j))
-    for i in range(n):
-        over = over - widen(load(aw, 16 * i))
-    for j in range(K):
-        bj = widen(load(b, 16 * j))
-        lacks = bj - over * bj
-        for i in range(n):
-            lacks = lacks - widen(choose(load(best, 16 * i) == float(j), load(aw, 16 * i), splat(0.0)))
-        close = larger(lacks, splat64(0.0) - lacks) > bj * _ROUNDING
-        store(excess, 16 * j, narrow(choose(close, lacks, splat64(0.0))))
-
-
-@exact
-def lane_newton(G: F32, n: int, K: int, aw: F32, best: F32, b: F32, excess: F32, P: F32, W: F32, inv: F32, u: F32,
-                v: F32, leaving: F32, s: F32, small: F32, error: F32) -> None:  # fmt: skip
-    """``numba_rows_newton.newton``: a row that is done waits for the others. Scratch: ``small`` (5, K, 16)."""
-    size = 16 * K
-    base, direction, rho, ridge, z = (
-        small[:size], small[size : 2 * size], small[2 * size : 3 * size], small[3 * size : 4 * size], small[4 * size :],
-    )  # fmt: skip
-    for j in range(0, size, 16):
-        store(u, j, load(b, j))
-        store(base, j, load(b, j))
-        store(direction, j, splat(0.0))
-    length, slope, before = splat(1.0), splat(np.inf), splat(np.inf)
-    for step in range(_MOST_STEPS + 1):
-        lane_scale(G, n, K, aw, best, u, v, leaving, s)
-        errors, slope_here, flow = splat(0.0), splat(0.0), splat(0.0)
-        for j in range(K):
-            o = 16 * j
-            arrives = load(u, o) * load(s, o)
-            off = load(excess, o) - arrives
-            for i in range(n):
-                off = off + choose(load(best, 16 * i) == float(j), load(leaving, 16 * i), splat(0.0))
-            store(rho, o, off)
-            store(z, o, off)
-            errors = errors + size_of(off)
-            slope_here = slope_here + off * load(direction, o)
-            flow = flow + arrives
-        store(error, 0, errors)
-        away = errors > smaller(flow * _TOLERANCE_OF_FLOW, splat(_TOLERANCE))
-        falls = (flow < _SOFT) & (errors > flow * _FLOOR) & (errors < before * _FALLS)
-        working = away | falls
-        if not any_lane(working) or step == _MOST_STEPS:
-            return
-        if step == 0:  # one step of Sinkhorn, which costs little
-            for j in range(0, size, 16):
-                get = load(b, j) - load(rho, j)
-                store(u, j, load(u, j) * choose(working & (get > _TINY), load(b, j) / get, splat(1.0)))
-                store(base, j, load(u, j))
-            continue
-        passed = working & (slope_here < slope * np.float32(-0.5))
-        length = choose(passed, length * slope / (slope - slope_here), splat(1.0))
-        if step == 1 or any_lane(working & (errors > before * _KEEP)):
-            for j in range(0, size, 16):
-                store(ridge, j, load(b, j) * flow * _RIDGE)
-            lane_eliminate(G, n, K, aw, best, u, v, ridge, P, W, inv)
-        before = errors
-        lane_substitute(W, K, inv, z, z)
-        centre, rises = splat(0.0), splat(0.0)
-        for j in range(0, size, 16):
-            centre = centre + load(z, j) * load(b, j)
-        for j in range(0, size, 16):
-            d = smaller(larger(load(z, j) - centre, splat(-_LARGEST_STEP)), splat(_LARGEST_STEP))
-            store(z, j, d)
-            rises = rises + d * load(rho, j)
-        fresh_slope = splat(0.0)
-        for j in range(0, size, 16):
-            # Where Newton's step does not rise: roughly Sinkhorn's own, which does.
-            bj = load(b, j)
-            sinkhorn = choose(bj > 0.0, load(rho, j) / larger(bj, splat(_TINY)), splat(0.0))
-            sinkhorn = smaller(larger(sinkhorn, splat(-_ONE)), splat(_ONE))
-            d = choose(rises > 0.0, load(z, j), sinkhorn)
-            fresh_slope = fresh_slope + d * load(rho, j)
-            d = choose(passed, load(direction, j), choose(working, d, splat(0.0)))
-            store(direction, j, d)
-            point = choose(passed, load(base, j), load(u, j))
-            store(base, j, point)
-            store(u, j, choose(working, point * exp32(d * length), point))
-        slope = choose(passed, slope, fresh_slope)
-
-
-@exact
-def lane_averages(G: F32, n: int, K: int, best: F32, u: F32, v: F32, phi: F32, y: F64, phi_0: F32, mean: F32,
-                  cov: F32) -> None:  # fmt: skip
-    """``numba_rows_read.covariances``: phi at the best target, E_i phi less that, and Cov_i(phi, y)."""
-    for i in range(n):
-        at_best = load(best, 16 * i)
+        at_best, vi, root_i = load(best, 16 * i), load(v, 16 * i), load(roots, 16 * i)
         p0, y0 = splat(0.0), splat(0.0)
         for j in range(K):
-            here = at_best == float(j)
-            p0, y0 = choose(here, load(phi, 16 * j), p0), choose(here, narrow(load64(y, 16 * j)), y0)
-        means, means_y, products = splat(0.0), splat(0.0), splat(0.0)
+            here = at_best == numbers[j]
+            p0, y0 = choose(here, load(phi, 16 * j), p0), choose(here, load(y, 16 * j), y0)
+        means, means_y = splat(0.0), splat(0.0)
         for j in range(K):
-            p = load(G, 16 * (i * K + j)) * load(u, 16 * j)
-            dy = narrow(load64(y, 16 * j)) - y0
-            weighted = p * (load(phi, 16 * j) - p0)
-            means, means_y, products = means + weighted, means_y + p * dy, products + weighted * dy
-        vi = load(v, 16 * i)
-        means = means * vi
+            o = 16 * (i * K + j)
+            p = choose(at_best == numbers[j], splat(1.0), load(G, o)) * (load(u, 16 * j) * vi)
+            store(P, o, p)
+            store(Q, o, p * root_i)
+            means, means_y = means + p * (load(phi, 16 * j) - p0), means_y + p * (load(y, 16 * j) - y0)
         store(phi_0, 16 * i, p0)
         store(mean, 16 * i, means)
-        store(cov, 16 * i, products * vi - means * means_y * vi)
+        store(y_mean, 16 * i, y0 + means_y)
 
 
 @exact
-def lane_tensions(G: F32, n: int, K: int, best: F32, u: F32, v: F32, w: F32, phi: F32, phi_0: F32, mean: F32,
-                  t: F32) -> None:  # fmt: skip
+def lane_tensions(P: F32, n: int, K: int, w: F32, phi: F32, phi_0: F32, mean: F32, t: F32) -> None:
     """t_j = sum_i w_i p_ij (phi_j - E_i phi)."""
-    for j in range(K):
-        uj, pj, sums = load(u, 16 * j), load(phi, 16 * j), splat(0.0)
-        for i in range(n):
-            g = choose(load(best, 16 * i) == float(j), splat(1.0), load(G, 16 * (i * K + j)))
-            off = (pj - load(phi_0, 16 * i)) - load(mean, 16 * i)
-            sums = sums + g * (load(w, 16 * i) * load(v, 16 * i)) * off
-        store(t, 16 * j, sums * uj)
+    for j in range(0, K, 2):
+        k = min(j + 1, K - 1)
+        phi_j, phi_k, t_j, t_k = load(phi, 16 * j), load(phi, 16 * k), splat(0.0), splat(0.0)
+        for i in range(0, 16 * n, 16):
+            wi, p0, means = load(w, i), load(phi_0, i), load(mean, i)
+            t_j = t_j + load(P, i * K + 16 * j) * (((phi_j - p0) - means) * wi)
+            t_k = t_k + load(P, i * K + 16 * k) * (((phi_k - p0) - means) * wi)
+        store(t, 16 * j, t_j)
+        store(t, 16 * k, t_k)
+
+
+@exact
+def lane_covariances(P: F32, n: int, K: int, best: F32, numbers: F32, phi: F32, phi_0: F32, lam: F32, y: F32,
+                     y_mean: F32, cov: F32, cov_2: F32) -> None:  # fmt: skip
+    """Cov_i(phi, y) and Cov_i(lambda, y); both from their values at the best target, see ``numba_rows_read``."""
+    for i in range(n):
+        at_best, p0, lam_0, y_i = load(best, 16 * i), load(phi_0, 16 * i), splat(0.0), load(y_mean, 16 * i)
+        for j in range(K):
+            lam_0 = choose(at_best == numbers[j], load(lam, 16 * j), lam_0)
+        of_phi, of_lam = splat(0.0), splat(0.0)
+        for j in range(K):
+            p = load(P, 16 * (i * K + j)) * (load(y, 16 * j) - y_i)
+            of_phi = of_phi + p * (load(phi, 16 * j) - p0)
+            of_lam = of_lam + p * (load(lam, 16 * j) - lam_0)
+        store(cov, 16 * i, of_phi)
+        store(cov_2, 16 * i, of_lam)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,28 +12,41 @@ from .numba_maths import F32, F64, larger, size_of
 from .numba_rows_careful import CANCELLED, careful
 from .numba_rows_lanes import (
     lane_averages,
-    lane_eliminate,
-    lane_excesses,
+    lane_covariances,
     lane_gibbs,
-    lane_newton,
     lane_places,
     lane_places_backward,
-    lane_scale,
-    lane_staircase,
-    lane_substitute,
+    lane_rows,
     lane_tensions,
+    lane_thresholds,
 )
-from .numba_simd import any_lane, choose, load, load64, narrow, splat, splat64, store, widen
+from .numba_rows_lanes_newton import lane_eliminate, lane_excesses, lane_newton, lane_substitute
+from .numba_simd import (
+    any_lane,
+    choose,
+    load,
+    load64,
+    load_apart,
+    narrow,
+    root,
+    splat,
+    splat64,
+    store,
+    store64,
+    store_apart,
+    widen,
+)
 
-# Parts of Lanes.n32, .n64: vectors for each value; of .k32, .k64: for each target; of .one: numbers of a row.
-XS, AW, BEST, V, LEAVING, WEIGHT, PHI_0, MEAN, COV, COV_2, DIRECT = range(11)
-AT, SORTED, CUMULATIVE = range(3)
-B, EXCESS, PHI, U, S, INV, RIDGE, LAM, TENSION = range(9)
-Y, H = range(2)
-EPS, LOW, HIGH, UNIT = range(4)
+# Parts of Lanes.n32, .n64: vectors for each value; of .k32: for each target; of .one: numbers of a row.
+XS, AW, ROOT, BEST, V, AV, LEAVING, WEIGHT, PHI_0, MEAN, Y_MEAN, COV, COV_2 = range(13)
+AT, SORTED, CUMULATIVE, VALUES = range(4)
+Y, B, EXCESS, PHI, U, INV, PIVOT, LAM, TENSION, HIGH, LOW, PER_PLACE, RISE = range(13)
+EPS, FIRST, LAST, UNIT = range(4)
 
 _LARGEST_LOGIT = 1e9
 _RIDGE, _ROUNDING = np.float32(1e-9), np.float32(1e-6)
+_PER_LOG_2 = 2.0 / math.log(2.0)
+_Steps = tuple[int, int, int, int, int]
 
 
 class Lanes(NamedTuple):
@@ -41,124 +55,162 @@ class Lanes(NamedTuple):
     n32: F32
     n64: F64
     k32: F32
-    k64: F64
     one: F64
     moments: F64
     small: F32
     error: F32
+    numbers: F32  #: 0 to K - 1
     G: F32
     P: F32
+    Q: F32
     W: F32
 
 
 @exact
 def lanes_for(n: int, K: int) -> Lanes:
+    """Q and W have a vector more than their entries, see ``lane_eliminate``."""
     return Lanes(
-        np.zeros((11, 16 * n), np.float32),
-        np.zeros((3, 16 * n), np.float64),
-        np.zeros((9, 16 * K), np.float32),
-        np.zeros((2, 16 * K), np.float64),
-        np.zeros((4, 16), np.float64),
-        np.zeros(64, np.float64),
-        np.zeros(5 * 16 * K, np.float32),
-        np.zeros(16, np.float32),
+        np.empty((13, 16 * n), np.float32),
+        np.empty((4, 16 * n), np.float64),
+        np.empty((13, 16 * K), np.float32),
+        np.empty((4, 16), np.float64),
+        np.empty(64, np.float64),
+        np.empty(5 * 16 * K, np.float32),
+        np.empty(16, np.float32),
+        np.arange(K).astype(np.float32),
         np.empty(16 * n * K, np.float32),
         np.empty(16 * n * K, np.float32),
-        np.empty(16 * K * K, np.float32),
+        np.empty(16 * n * K + 16, np.float32),
+        np.empty(16 * K * K + 16, np.float32),
     )
 
 
 @exact
-def short_state(K: int) -> tuple[int, int]:
-    """Where a state has its float32 (u), after float64 (h and the 4 numbers of ``places``); and its size."""
-    return 2 * (K + 4), 2 * (K + 4) + (K + 1) // 2 * 2
+def short_state(K: int) -> int:
+    """Size of the state of a row: thresholds, as two float32 each, and u."""
+    return 3 * K
 
 
 @exact
-def rows_into(k: Lanes, x: F32, a: F32, y: F32, b: F32, eps: F32, n: int, K: int, squash: int,
-              steps: tuple[int, int, int, int, int], first: int, R: int) -> None:  # fmt: skip
-    """16 rows from ``first``, the last one repeated behind the end, and their places. NaN counts as 0."""
+def into_lanes(rows: F32, step: int, count: int, first: int, R: int, out: F32) -> None:
+    """``count`` numbers of 16 rows, ``step`` from row to row, from row ``first``; the last row once more behind R."""
+    if first + 16 <= R:
+        for i in range(count):
+            store(out, 16 * i, load_apart(rows, first * step + i, step))
+        return
     for lane in range(16):
-        row = min(first + lane, R - 1)
-        for i in range(n):
-            value = x[row * n + i]
-            k.n32[XS, 16 * i + lane] = value if value == value else np.float32(0.0)
-            k.n32[AW, 16 * i + lane] = a[row * n + i] if steps[4] > 0 else np.float32(1.0 / n)
-        for j in range(K):
-            k.k64[Y, 16 * j + lane], k.k32[B, 16 * j + lane] = y[row * steps[0] + j], b[row * steps[0] + j]
-        k.one[EPS, lane] = eps[row * steps[3]]
-        k.one[LOW, lane], k.one[HIGH, lane] = y[row * steps[0]], y[row * steps[0] + K - 1]
-    lane_places(k.n32[XS], k.n32[AW], n, squash, k.one[LOW], k.one[HIGH], k.n64[AT], k.moments)
+        row = min(first + lane, R - 1) * step
+        for i in range(count):
+            out[16 * i + lane] = rows[row + i]
+
+
+@exact
+def out_of_lanes(k: F32, count: int, step: int, first: int, R: int, rows: F32) -> None:
+    """The other way round."""
+    if first + 16 <= R:
+        for i in range(count):
+            store_apart(rows, first * step + i, step, load(k, 16 * i))
+        return
+    for row in range(first, R):
+        for i in range(count):
+            rows[row * step + i] = k[16 * i + row - first]
+
+
+@exact
+def rows_into(k: Lanes, x: F32, a: F32, y: F32, b: F32, eps: F32, n: int, K: int, squash: int, steps: _Steps,
+              first: int, R: int, fresh: bool) -> None:  # fmt: skip
+    """16 rows from ``first``, and their places. What all rows share is there already, unless ``fresh``.
+
+    NaN counts as 0 for the places, and stays in XS.
+    """
+    xs, aw, k32 = k.n32[XS], k.n32[AW], k.k32
+    into_lanes(x, n, n, first, R, xs)
+    if steps[4] > 0:
+        into_lanes(a, n, n, first, R, aw)
+    elif fresh:
+        aw[:] = np.float32(1.0 / n)
+    if fresh or steps[4] > 0:
+        for i in range(0, 16 * n, 16):
+            store(k.n32[ROOT], i, root(load(aw, i)))
+    if fresh or steps[0] > 0:
+        into_lanes(y, steps[0], K, first, R, k32[Y])
+        into_lanes(b, steps[0], K, first, R, k32[B])
+        store64(k.one[FIRST], 0, widen(load(k32[Y], 0)))
+        store64(k.one[LAST], 0, widen(load(k32[Y], 16 * K - 16)))
+    if fresh or steps[3] > 0:
+        for lane in range(16):
+            k.one[EPS, lane] = eps[min(first + lane, R - 1) * steps[3]]
+    if fresh or steps[0] > 0 or steps[3] > 0:
+        per_eps = splat64(_PER_LOG_2) / load64(k.one[EPS], 0)
+        for j in range(0, 16 * K - 16, 16):
+            apart = widen(load(k32[Y], j + 16)) - widen(load(k32[Y], j))
+            store(k32[PER_PLACE], j, narrow(apart * per_eps))
+    lane_places(xs, aw, n, squash, k.one[FIRST], k.one[LAST], k.n64[AT], k.moments)
 
 
 @exact
 def solve_lanes(k: Lanes, n: int, K: int) -> None:
-    lane_staircase(k.n64[AT], k.n32[AW], n, k.k64[Y], k.k32[B], K, k.one[EPS], k.k64[H], k.n64[SORTED],
-                   k.n64[CUMULATIVE])  # fmt: skip
-    lane_gibbs(k.n64[AT], n, k.k64[Y], k.k64[H], K, k.one[EPS], k.n32[BEST], k.G)
-    lane_excesses(k.n32[AW], k.n32[BEST], n, k.k32[B], K, k.k32[EXCESS])
-    lane_newton(k.G, n, K, k.n32[AW], k.n32[BEST], k.k32[B], k.k32[EXCESS], k.P, k.W, k.k32[INV], k.k32[U], k.n32[V],
-                k.n32[LEAVING], k.k32[S], k.small, k.error)  # fmt: skip
+    n32, k32, at = k.n32, k.k32, k.n64[AT]
+    lane_thresholds(at, n32[AW], n, k32[B], K, k.n64[SORTED], k.n64[CUMULATIVE], k32[HIGH], k32[LOW])
+    lane_gibbs(at, n, K, k32[HIGH], k32[LOW], k32[PER_PLACE], k.numbers, k32[RISE], n32[BEST], k.G)
+    lane_excesses(n32[AW], n32[BEST], k.numbers, n, k32[B], K, k32[EXCESS])
+    lane_newton(k.G, n, K, n32[AW], n32[ROOT], n32[BEST], k.numbers, k32[B], k32[EXCESS], k.Q, k.W, k32[INV], k32[U],
+                n32[V], n32[AV], n32[LEAVING], k.small, k.error)  # fmt: skip
 
 
 @exact
-def leave(k: Lanes, x: F32, n: int, K: int, first: int, R: int, state64: F64, state32: F32, errors: F32,
-          finite: bool) -> None:  # fmt: skip
+def leave(k: Lanes, n: int, K: int, first: int, R: int, state: F32, errors: F32, finite: bool) -> None:
     """State and errors of 16 rows. ``finite``: whether infinite values that weigh something are for the reference."""
-    single, size = short_state(K)
-    for row in range(first, min(first + 16, R)):
-        lane = row - first
-        o64, o32 = row * size // 2, row * size + single
-        error, nan = k.error[lane], False
-        if (
-            not max(abs(k.n64[SORTED, lane]), abs(k.n64[SORTED, 16 * n - 16 + lane]))
-            < _LARGEST_LOGIT * k.one[EPS, lane]
-        ):
-            error = np.inf
-        for i in range(n):
-            value = x[row * n + i]
-            nan |= value != value
-            if finite and not abs(value) < np.inf and k.n32[AW, 16 * i + lane] > 0.0:
-                error = np.inf
-        errors[row] = 0.0 if nan else (error if error == error else np.inf)
-        for j in range(K):
-            state64[o64 + j], state32[o32 + j] = k.k64[H, 16 * j + lane], k.k32[U, 16 * j + lane]
-        for m in range(4):
-            state64[o64 + K + m] = k.moments[16 * m + lane]
-        if nan:
-            state64[o64 + K + 2] = np.nan
+    error, nan = load(k.error, 0), nan_lanes(k, n)
+    farthest = splat64(0.0) - load64(k.n64[SORTED], 0)
+    farthest = larger(farthest, load64(k.n64[SORTED], 16 * n - 16))
+    error = choose(farthest < load64(k.one[EPS], 0) * _LARGEST_LOGIT, error, splat(np.inf))
+    if finite:
+        for i in range(0, 16 * n, 16):
+            x = load(k.n32[XS], i)
+            outside = (x >= np.inf) | (splat(-np.inf) >= x)
+            error = choose(outside & (load(k.n32[AW], i) > 0.0), splat(np.inf), error)
+    error = choose(error >= 0.0, error, splat(np.inf))
+    store(k.error, 0, choose(nan == 0.0, error, splat(0.0)))
+    size = short_state(K)
+    out_of_lanes(k.error, 1, 1, first, R, errors)
+    out_of_lanes(k.k32[HIGH], K, size, first, R, state)
+    out_of_lanes(k.k32[LOW], K, size, first, R, state[K:])
+    out_of_lanes(k.k32[U], K, size, first, R, state[2 * K :])
 
 
 @exact
 def pull_short(begin: int, end: int, x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K: int, squash: int,
-               steps: tuple[int, int, int, int, int], out: F32, state32: F32, errors: F32) -> None:  # fmt: skip
+               steps: _Steps, out: F32, state: F32, errors: F32) -> None:  # fmt: skip
     """Rows 16 begin to 16 end; see ``numba_rows_wide.pull_rows`` for the arguments."""
-    k, state64 = lanes_for(n, K), state32.view(np.float64)
-    size, stop = short_state(K)[1], min(16 * end, len(errors))
+    k, stop, fresh = lanes_for(n, K), min(16 * end, len(errors)), True
     for first in range(16 * begin, stop, 16):
-        rows_into(k, x, a, y, b, eps, n, K, squash, steps, first, stop)
+        rows_into(k, x, a, y, b, eps, n, K, squash, steps, first, stop, fresh)
+        if fresh or steps[1] > 0:
+            into_lanes(phi, steps[1], K, first, stop, k.k32[PHI])
+        fresh = False
         solve_lanes(k, n, K)
-        leave(k, x, n, K, first, stop, state64, state32, errors, False)
-        levels_into(k, phi, K, steps[1], first, stop, False)
+        leave(k, n, K, first, stop, state, errors, False)
+        for j in range(0, 16 * K, 16):
+            store(k.k32[LAM], j, load(k.k32[U], j) * load(k.k32[PHI], j))
+        nan = nan_lanes(k, n)
         for i in range(n):
             best, sums = load(k.n32[BEST], 16 * i), splat(0.0)
             for j in range(K):
-                g = choose(best == float(j), splat(1.0), load(k.G, 16 * (i * K + j)))
-                sums = sums + g * load(k.k32[U], 16 * j) * load(k.k32[PHI], 16 * j)
-            store(k.n32[COV], 16 * i, sums * load(k.n32[V], 16 * i))
-        for row in range(first, min(first + 16, stop)):
-            nan = np.isnan(state64[row * size // 2 + K + 2])
-            for i in range(n):
-                out[row * n + i] = np.float32(np.nan) if nan else k.n32[COV, 16 * i + row - first]
+                g = choose(best == k.numbers[j], splat(1.0), load(k.G, 16 * (i * K + j)))
+                sums = sums + g * load(k.k32[LAM], 16 * j)
+            store(k.n32[COV], 16 * i, sums * load(k.n32[V], 16 * i) + nan)
+        out_of_lanes(k.n32[COV], n, n, first, stop, out)
 
 
 @exact
-def levels_into(k: Lanes, phi: F32, K: int, step: int, first: int, R: int, by_weight: bool) -> None:
-    for lane in range(16):
-        row = min(first + lane, R - 1)
-        for j in range(K):
-            level, b = phi[row * step + j], k.k32[B, 16 * j + lane]
-            k.k32[PHI, 16 * j + lane] = level if not by_weight else (level / b if b > 0.0 else np.float32(0.0))
+def nan_lanes(k: Lanes, n: int) -> Any:
+    """NaN for rows that hold NaN, 0 for the others."""
+    nan = splat(0.0)
+    for i in range(0, 16 * n, 16):
+        x = load(k.n32[XS], i)
+        nan = choose(x == x, nan, x)
+    return nan
 
 
 @exact
@@ -174,27 +226,36 @@ def carry_lanes(k: Lanes, n: int) -> None:
 
 @exact
 def push_short(begin: int, end: int, x: F32, a: F32, y: F32, b: F32, eps: F32, n: int, K: int, squash: int,
-               steps: tuple[int, int, int, int, int], out: F32, state32: F32, errors: F32) -> None:  # fmt: skip
-    k, state64 = lanes_for(n, K), state32.view(np.float64)
-    size, stop = short_state(K)[1], min(16 * end, len(errors))
+               steps: _Steps, out: F32, state: F32, errors: F32) -> None:  # fmt: skip
+    k, stop, fresh = lanes_for(n, K), min(16 * end, len(errors)), True
     for first in range(16 * begin, stop, 16):
-        rows_into(k, x, a, y, b, eps, n, K, squash, steps, first, stop)
+        rows_into(k, x, a, y, b, eps, n, K, squash, steps, first, stop, fresh)
+        fresh = False
         solve_lanes(k, n, K)
-        leave(k, x, n, K, first, stop, state64, state32, errors, True)
-        carry_lanes(k, n)
-        for j in range(K):
-            sums, shares = splat(0.0), splat(0.0)
-            for i in range(n):
-                g = choose(load(k.n32[BEST], 16 * i) == float(j), splat(1.0), load(k.G, 16 * (i * K + j)))
-                g = g * load(k.n32[V], 16 * i)
-                sums, shares = sums + g * load(k.n32[WEIGHT], 16 * i), shares + g * load(k.n32[AW], 16 * i)
-            store(k.k32[LAM], 16 * j, choose(shares > 0.0, sums / shares, splat(0.0)))
-        for row in range(first, min(first + 16, stop)):
-            lane = row - first
-            nan = np.isnan(state64[row * size // 2 + K + 2])
-            for j in range(K):
-                value = k.moments[lane] + k.k32[LAM, 16 * j + lane] / k.moments[16 + lane]
-                out[row * K + j] = np.nan if nan else value
+        leave(k, n, K, first, stop, state, errors, True)
+        average_lanes(k, n, K)
+        out_of_lanes(k.k32[LAM], K, K, first, stop, out)
+
+
+@exact
+def average_lanes(k: Lanes, n: int, K: int) -> None:
+    """The values that each target receives, on average, in LAM.
+
+    In double precision: a sum of a few values in single precision loses digits that the plan still has, as what is off
+    in its entries only counts for how far the values are from their average.
+    """
+    nan, values = nan_lanes(k, n), k.n64[VALUES]
+    for i in range(0, 16 * n, 16):
+        x = load(k.n32[XS], i)
+        store64(values, i, widen(choose((x > -np.inf) & (x < np.inf), x, splat(0.0))))
+    for j in range(K):
+        sums, shares = splat64(0.0), splat64(0.0)
+        for i in range(n):
+            g = choose(load(k.n32[BEST], 16 * i) == k.numbers[j], splat(1.0), load(k.G, 16 * (i * K + j)))
+            share = widen(g * load(k.n32[AV], 16 * i))
+            sums, shares = sums + share * load64(values, 16 * i), shares + share
+        average = choose(shares > 0.0, sums / shares, load64(k.moments, 0))
+        store(k.k32[LAM], 16 * j, narrow(average) + nan)
 
 
 @exact
@@ -216,55 +277,58 @@ def balance_lanes(k: Lanes, n: int) -> None:
 @exact
 def carefully(k: Lanes, n: int, K: int) -> None:
     """The cotangent of x~ once more, for the rows marked in ``error``."""
-    out = np.empty(n, np.float32)
+    out, h = np.empty(n, np.float32), np.zeros(K)
     for lane in range(16):
         if k.error[lane] > 0.0:
-            careful(k.n64[AT, lane::16].copy(), k.n32[AW, lane::16].copy(), n, k.n32[WEIGHT, lane::16].copy(),
-                    k.k64[Y, lane::16].copy(), k.k32[B, lane::16].copy(), k.k64[H, lane::16].copy(),
-                    k.k32[U, lane::16].copy(), k.k32[PHI, lane::16].copy(), K, k.one[EPS, lane], out)  # fmt: skip
+            y, eps = k.k32[Y, lane::16].astype(np.float64), k.one[EPS, lane]
+            for j in range(K - 1):
+                threshold = float(k.k32[HIGH, 16 * j + lane]) + float(k.k32[LOW, 16 * j + lane])
+                h[j + 1] = h[j] + 2.0 * threshold / eps * (y[j + 1] - y[j])
+            careful(k.n64[AT, lane::16].copy(), k.n32[AW, lane::16].copy(), n, k.n32[WEIGHT, lane::16].copy(), y,
+                    k.k32[B, lane::16].copy(), h, k.k32[U, lane::16].copy(), k.k32[PHI, lane::16].copy(), K, eps,
+                    out)  # fmt: skip
             for i in range(n):
                 k.n32[COV, 16 * i + lane] = out[i]
 
 
 @exact
 def short_backward(begin: int, end: int, x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K: int,
-                   squash: int, push: bool, steps: tuple[int, int, int, int, int], w: F32, grad: F32,
-                   state32: F32) -> None:  # fmt: skip
+                   squash: int, push: bool, steps: _Steps, w: F32, grad: F32, state: F32) -> None:  # fmt: skip
     """See ``numba_rows_wide.rows_backward``."""
-    k, state64 = lanes_for(n, K), state32.view(np.float64)
-    single, size = short_state(K)
-    stop = min(16 * end, len(grad) // n)
-    n32, k32 = k.n32, k.k32
+    k, stop, size, fresh = lanes_for(n, K), min(16 * end, len(grad) // n), short_state(K), True
+    n32, k32, best, u, v, levels, y32 = k.n32, k.k32, k.n32[BEST], k.k32[U], k.n32[V], k.k32[PHI], k.k32[Y]
     for first in range(16 * begin, stop, 16):
-        rows_into(k, x, a, y, b, eps, n, K, squash, steps, first, stop)
-        levels_into(k, phi, K, steps[1], first, stop, push)
-        for lane in range(16):
-            row = min(first + lane, stop - 1)
-            for j in range(K):
-                k.k64[H, 16 * j + lane] = state64[row * size // 2 + j]
-                k32[U, 16 * j + lane] = state32[row * size + single + j]
-            k.one[UNIT, lane] = 1.0 / k.moments[16 + lane] if push else 1.0
-            if not push:
-                for i in range(n):
-                    n32[WEIGHT, 16 * i + lane] = w[row * n + i]
+        rows_into(k, x, a, y, b, eps, n, K, squash, steps, first, stop, fresh)
+        if fresh or steps[1] > 0:
+            into_lanes(phi, steps[1], K, first, stop, levels)
+            for j in range(0, 16 * K if push else 0, 16):
+                bj = load(k32[B], j)
+                store(levels, j, choose(bj > 0.0, load(levels, j) / bj, splat(0.0)))
+        fresh = False
+        into_lanes(state, size, K, first, stop, k32[HIGH])
+        into_lanes(state[K:], size, K, first, stop, k32[LOW])
+        into_lanes(state[2 * K :], size, K, first, stop, u)
         if push:
             carry_lanes(k, n)
+            store64(k.one[UNIT], 0, splat64(1.0) / load64(k.moments, 16))
         else:
+            into_lanes(w, n, n, first, stop, n32[WEIGHT])
             balance_lanes(k, n)
-        best, u, v = n32[BEST], k32[U], n32[V]
-        lane_gibbs(k.n64[AT], n, k.k64[Y], k.k64[H], K, k.one[EPS], best, k.G)
-        lane_scale(k.G, n, K, n32[AW], best, u, v, n32[LEAVING], k32[S])
-        lane_averages(k.G, n, K, best, u, v, k32[PHI], k.k64[Y], n32[PHI_0], n32[MEAN], n32[COV])
-        lane_tensions(k.G, n, K, best, u, v, n32[WEIGHT], k32[PHI], n32[PHI_0], n32[MEAN], k32[TENSION])
+            store64(k.one[UNIT], 0, splat64(1.0))
+        lane_gibbs(k.n64[AT], n, K, k32[HIGH], k32[LOW], k32[PER_PLACE], k.numbers, k32[RISE], best, k.G)
+        lane_rows(k.G, n, K, n32[AW], best, k.numbers, u, v, n32[AV], n32[LEAVING])
+        lane_averages(k.G, n, K, n32[ROOT], best, k.numbers, u, v, levels, y32, k.P, k.Q, n32[PHI_0], n32[MEAN],
+                      n32[Y_MEAN])  # fmt: skip
+        lane_tensions(k.P, n, K, n32[WEIGHT], levels, n32[PHI_0], n32[MEAN], k32[TENSION])
         flow = splat(0.0)
         for i in range(0, 16 * n, 16):
             flow = flow + load(n32[LEAVING], i)
-            store(n32[DIRECT], i, (load(n32[PHI_0], i) + load(n32[MEAN], i)) * load(n32[AW], i))
         for j in range(0, 16 * K, 16):
-            store(k32[RIDGE], j, load(k32[B], j) * flow * _RIDGE)
-        lane_eliminate(k.G, n, K, n32[AW], best, u, v, k32[RIDGE], k.P, k.W, k32[INV])
+            store(k32[PIVOT], j, load(k32[B], j) * flow * _RIDGE)
+        lane_eliminate(k.Q, n, K, k32[PIVOT], k.W, k32[INV])
         lane_substitute(k.W, K, k32[INV], k32[TENSION], k32[LAM])
-        lane_averages(k.G, n, K, best, u, v, k32[LAM], k.k64[Y], n32[PHI_0], n32[MEAN], n32[COV_2])
+        lane_covariances(k.P, n, K, best, k.numbers, levels, n32[PHI_0], k32[LAM], y32, n32[Y_MEAN], n32[COV],
+                         n32[COV_2])  # fmt: skip
         per_eps = narrow(splat64(2.0) / load64(k.one[EPS], 0))
         parts, whole = splat(0.0), splat(0.0)
         for i in range(0, 16 * n, 16):
@@ -277,9 +341,10 @@ def short_backward(begin: int, end: int, x: F32, a: F32, y: F32, b: F32, phi: F3
             store(k.error, 0, choose(cancelled, splat(1.0), splat(0.0)))
             carefully(k, n, K)
         lane_places_backward(n32[XS], n32[AW], k.n64[AT], n, squash, k.moments, k.one[UNIT], n32[COV])
-        for row in range(first, min(first + 16, stop)):
-            lane = row - first
-            nan = np.isnan(state64[row * size // 2 + K + 2])
-            for i in range(n):
-                g = n32[COV, 16 * i + lane] + (n32[DIRECT, 16 * i + lane] if push else np.float32(0.0))
-                grad[row * n + i] = np.float32(np.nan) if nan else g
+        nan = nan_lanes(k, n)
+        for i in range(0, 16 * n, 16):
+            g = load(n32[COV], i) + nan
+            if push:
+                g = g + (load(n32[PHI_0], i) + load(n32[MEAN], i)) * load(n32[AW], i)
+            store(n32[COV], i, g)
+        out_of_lanes(n32[COV], n, n, first, stop, grad)

@@ -14,6 +14,7 @@ work lane by lane, with numbers on either side; products and sums may be contrac
     totals           of a tuple of 16 vectors, in the lanes of one
     fold             sums of neighbours in two vectors
     any_lane         whether a mask is true anywhere
+    load_apart, store_apart    16 entries of a float32 array that are not neighbours
 """
 
 from __future__ import annotations
@@ -228,6 +229,35 @@ def store_square(typingctx: Any, array: Any, offset: Any, stride: Any, value: An
             picks = ir.Constant(ir.VectorType(_I32, 4), [4 * row + k for k in range(4)])
             part = builder.shuffle_vector(args[3], ir.Constant(F16.llvm, ir.Undefined), picks)
             builder.store(part, _pointer(context, builder, sig.args[0], args[0], at, quarter)).align = 4
+            at = builder.add(at, step)
+        return context.get_dummy_value()
+
+    return types.none(array, offset, stride, F16), codegen
+
+
+@intrinsic  # type: ignore[misc]
+def load_apart(typingctx: Any, array: Any, offset: Any, stride: Any) -> Any:  # noqa: ARG001
+    """16 entries of a float32 array, ``stride`` apart."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        at, step = (context.cast(builder, args[k], sig.args[k], types.intp) for k in (1, 2))
+        data = context.make_array(sig.args[0])(context, builder, args[0]).data
+        value = ir.Constant(F16.llvm, ir.Undefined)
+        for lane in range(LANES):
+            value = builder.insert_element(value, builder.load(builder.gep(data, [at])), ir.Constant(_I32, lane))
+            at = builder.add(at, step)
+        return value
+
+    return F16(array, offset, stride), codegen
+
+
+@intrinsic  # type: ignore[misc]
+def store_apart(typingctx: Any, array: Any, offset: Any, stride: Any, value: Any) -> Any:  # noqa: ARG001
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        at, step = (context.cast(builder, args[k], sig.args[k], types.intp) for k in (1, 2))
+        data = context.make_array(sig.args[0])(context, builder, args[0]).data
+        for lane in range(LANES):
+            builder.store(builder.extract_element(args[3], ir.Constant(_I32, lane)), builder.gep(data, [at]))
             at = builder.add(at, step)
         return context.get_dummy_value()
 

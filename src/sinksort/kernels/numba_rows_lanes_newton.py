@@ -1,0 +1,224 @@
+"""Very short rows, sixteen at a time: the scalings of their plans, by Newton's steps; see ``numba_rows_lanes``."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .numba_compile import exact
+from .numba_maths import F32, exp32, larger, size_of, smaller
+from .numba_rows_lanes import lane_rows
+from .numba_simd import any_lane, choose, load, narrow, splat, splat64, store, widen
+
+_ROUNDING = 2e-7  #: of weights in single precision
+_TINY, _UNJOINED, _ONE = np.float32(1e-30), np.float32(1e-30), np.float32(1.0)
+_RIDGE = np.float32(1e-6)
+_LARGEST_STEP = np.float32(5.0)
+_TOLERANCE, _TOLERANCE_OF_FLOW = np.float32(1e-6), np.float32(1e-5)
+_FLOOR, _FALLS = np.float32(2e-7), np.float32(0.3)
+_MOST_STEPS = 40
+_KEEP, _NEAR = np.float32(0.2), np.float32(0.05)  #: a matrix is kept if it left so little, and u has moved no farther
+_LEFT = np.float32(1e-7)  #: of the potentials, which sorted values do not show: then steps need not go on
+
+
+@exact
+def lane_excesses(aw: F32, best: F32, numbers: F32, n: int, b: F32, K: int, excess: F32) -> None:
+    """``numba_rows_newton.excesses``; nothing is summed where all targets have what they should, to the last bit."""
+    off = splat(0.0)
+    for j in range(K):
+        lack = load(b, 16 * j)
+        for i in range(0, 16 * n, 16):
+            lack = choose(load(best, i) == numbers[j], lack - load(aw, i), lack)
+        store(excess, 16 * j, lack)
+        off = larger(off, size_of(lack))
+    if not any_lane(off > 0.0):
+        return
+    over = splat64(0.0)
+    for j in range(K):
+        over = over + widen(load(b, 16 * j))
+    for i in range(n):
+        over = over - widen(load(aw, 16 * i))
+    for j in range(K):
+        bj = widen(load(b, 16 * j))
+        lacks = bj - over * bj
+        for i in range(n):
+            lacks = lacks - widen(choose(load(best, 16 * i) == numbers[j], load(aw, 16 * i), splat(0.0)))
+        close = larger(lacks, splat64(0.0) - lacks) > bj * _ROUNDING
+        store(excess, 16 * j, narrow(choose(close, lacks, splat64(0.0))))
+
+
+@exact
+def lane_lacks(G: F32, n: int, K: int, best: F32, numbers: F32, excess: F32, u: F32, av: F32, leaving: F32,
+               rho: F32) -> None:  # fmt: skip
+    """rho_j = excess_j + what leaves it (from sources for which it is best) - u_j sum_i a_i v_i G_ij."""
+    zero = splat(0.0)
+    for j in range(0, K, 2):
+        k = min(j + 1, K - 1)
+        s_j, s_k, off_j, off_k = zero, zero, load(excess, 16 * j), load(excess, 16 * k)
+        number_j, number_k = splat(numbers[j]), splat(numbers[k])
+        for i in range(0, 16 * n, 16):
+            av_i, leaves, at_best = load(av, i), load(leaving, i), load(best, i)
+            s_j = s_j + load(G, i * K + 16 * j) * av_i
+            s_k = s_k + load(G, i * K + 16 * k) * av_i
+            off_j = choose(at_best == number_j, off_j + leaves, off_j)
+            off_k = choose(at_best == number_k, off_k + leaves, off_k)
+        store(rho, 16 * j, off_j - load(u, 16 * j) * s_j)
+        store(rho, 16 * k, off_k - load(u, 16 * k) * s_k)
+
+
+@exact
+def lane_plan(G: F32, n: int, K: int, roots: F32, best: F32, numbers: F32, u: F32, v: F32, Q: F32) -> None:
+    """Q_ij = sqrt(a_i) p_ij."""
+    for i in range(n):
+        at_best, each = load(best, 16 * i), load(v, 16 * i) * load(roots, 16 * i)
+        for j in range(K):
+            o = 16 * (i * K + j)
+            g = choose(at_best == numbers[j], splat(1.0), load(G, o))
+            store(Q, o, g * (each * load(u, 16 * j)))
+
+
+@exact
+def lane_eliminate(Q: F32, n: int, K: int, pivots: F32, W: F32, inv: F32) -> None:
+    """The edges W = Q^T Q of L = diag - W, eliminated without subtractions: W, and 1 / pivots.
+
+    Two by two, so that each entry of Q is looked at half as often; for an odd K what is computed at [j, K] lies where
+    W has nothing. ``pivots`` are at first what leads from each node to the ground, then that and the sum of the edges
+    to nodes that go later: when node k goes, that of j grows as one edge would, by W_kj / pivot_k times what k has
+    beyond j.
+    """
+    zero = splat(0.0)
+    for j in range(0, K, 2):
+        between = zero
+        for o in range(16 * j, 16 * n * K, 16 * K):
+            between = between + load(Q, o) * load(Q, o + 16)
+        store(W, 16 * (j * K + j + 1), between)
+        for k in range(j + 2, K, 2):
+            a, b, c, d = zero, zero, zero, zero
+            for o in range(0, 16 * n * K, 16 * K):
+                q_0, q_1 = load(Q, o + 16 * j), load(Q, o + 16 * j + 16)
+                r_0, r_1 = load(Q, o + 16 * k), load(Q, o + 16 * k + 16)
+                a, b, c, d = a + q_0 * r_0, b + q_0 * r_1, c + q_1 * r_0, d + q_1 * r_1
+            store(W, 16 * (j * K + k), a)
+            store(W, 16 * (j * K + k + 1), b)
+            store(W, 16 * (j * K + K + k), c)
+            store(W, 16 * (j * K + K + k + 1), d)
+    for j in range(K):
+        pivot = load(pivots, 16 * j)
+        for k in range(j + 1, K):
+            pivot = pivot + load(W, 16 * (j * K + k))
+        store(pivots, 16 * j, pivot)
+    pivot = load(pivots, 0)
+    for k in range(K - 1):
+        beyond = zero
+        inverse = choose(pivot > _UNJOINED, splat(1.0) / pivot, zero)
+        store(inv, 16 * k, inverse)
+        for j in range(K - 1, k, -1):
+            edge = load(W, 16 * (k * K + j))
+            f = edge * inverse
+            pivot = load(pivots, 16 * j) + f * beyond
+            store(pivots, 16 * j, pivot)
+            beyond = beyond + edge
+            for c in range(j + 1, K):
+                o = 16 * (j * K + c)
+                store(W, o, load(W, o) + load(W, 16 * (k * K + c)) * f)
+    store(inv, 16 * K - 16, zero)
+
+
+@exact
+def lane_substitute(W: F32, K: int, inv: F32, z: F32, x: F32) -> None:
+    """x = L^-1 z, zero at the last node. x may be z."""
+    last = splat(0.0)  # kept at hand: what was stored just now is slow to load
+    for k in range(K):
+        sums = load(z, 16 * k)
+        for j in range(k - 1):
+            sums = sums + load(W, 16 * (j * K + k)) * load(x, 16 * j)
+        if k > 0:
+            sums = sums + load(W, 16 * (k * K - K + k)) * last
+        last = sums * load(inv, 16 * k)
+        store(x, 16 * k, last)
+    for k in range(K - 2, -1, -1):
+        sums = splat(0.0)
+        for j in range(K - 1, k + 1, -1):
+            sums = sums + load(W, 16 * (k * K + j)) * load(x, 16 * j)
+        sums = sums + load(W, 16 * (k * K + k + 1)) * last
+        last = load(x, 16 * k) + sums * load(inv, 16 * k)
+        store(x, 16 * k, last)
+
+
+@exact
+def lane_newton(G: F32, n: int, K: int, aw: F32, roots: F32, best: F32, numbers: F32, b: F32, excess: F32, Q: F32,
+                W: F32, inv: F32, u: F32, v: F32, av: F32, leaving: F32, small: F32, error: F32) -> None:  # fmt: skip
+    """``numba_rows_newton.newton``: a row that is done waits for the others. Scratch: ``small`` (5, K, 16).
+
+    A step d of the potentials leaves about d^2 of them, or d times how far they are from where the matrix was made.
+    That tells what the marginals do not, since what hardly joins hardly changes them.
+    """
+    size = 16 * K
+    base, direction, rho, pivots, z = (
+        small[:size], small[size : 2 * size], small[2 * size : 3 * size], small[3 * size : 4 * size], small[4 * size :],
+    )  # fmt: skip
+    for j in range(0, size, 16):
+        store(u, j, load(b, j))
+        store(base, j, load(b, j))
+        store(direction, j, splat(0.0))
+    length, slope, before = splat(1.0), splat(np.inf), splat(np.inf)
+    moved, left = splat(0.0), splat(np.inf)
+    for step in range(_MOST_STEPS + 1):
+        lane_rows(G, n, K, aw, best, numbers, u, v, av, leaving)
+        lane_lacks(G, n, K, best, numbers, excess, u, av, leaving, rho)
+        errors, slope_here, flow = splat(0.0), splat(0.0), splat(0.0)
+        for i in range(0, 16 * n, 16):
+            flow = flow + load(leaving, i)
+        for j in range(0, size, 16):
+            off = load(rho, j)
+            errors = errors + size_of(off)
+            slope_here = slope_here + off * load(direction, j)
+        store(error, 0, errors)
+        enough = smaller(flow * _TOLERANCE_OF_FLOW, splat(_TOLERANCE))
+        falls = (errors > flow * _FLOOR) & (errors < before * _FALLS) & (left > _LEFT)
+        working = (errors > enough) | falls
+        if not any_lane(working) or step == _MOST_STEPS:
+            return
+        if step == 0:  # one step of Sinkhorn, which costs little
+            for j in range(0, size, 16):
+                get = load(b, j) - load(rho, j)
+                store(u, j, load(u, j) * choose(working & (get > _TINY), load(b, j) / get, splat(1.0)))
+                store(base, j, load(u, j))
+            continue
+        passed = working & (slope_here < slope * np.float32(-0.5))
+        length = choose(passed, length * slope / (slope - slope_here), splat(1.0))
+        if step == 1 or any_lane(working & ((errors > before * _KEEP) | (moved > _NEAR))):
+            for j in range(0, size, 16):
+                store(pivots, j, load(b, j) * flow * _RIDGE)
+            lane_plan(G, n, K, roots, best, numbers, u, v, Q)
+            lane_eliminate(Q, n, K, pivots, W, inv)
+            moved = splat(0.0)
+        before = errors
+        lane_substitute(W, K, inv, rho, z)
+        centre, rises = splat(0.0), splat(0.0)
+        for j in range(0, size, 16):
+            centre = centre + load(z, j) * load(b, j)
+        for j in range(0, size, 16):
+            d = smaller(larger(load(z, j) - centre, splat(-_LARGEST_STEP)), splat(_LARGEST_STEP))
+            store(z, j, d)
+            rises = rises + d * load(rho, j)
+        sinks = working & (splat(0.0) >= rises)
+        if any_lane(sinks):  # where Newton's step does not rise: roughly Sinkhorn's own, which does
+            rises = choose(sinks, splat(0.0), rises)
+            for j in range(0, size, 16):
+                bj, off = load(b, j), load(rho, j)
+                d = choose(bj > 0.0, off / larger(bj, splat(_TINY)), splat(0.0))
+                d = choose(sinks, smaller(larger(d, splat(-_ONE)), splat(_ONE)), load(z, j))
+                store(z, j, d)
+                rises = choose(sinks, rises + d * off, rises)
+        farthest = splat(0.0)
+        for j in range(0, size, 16):
+            d = choose(passed, load(direction, j), choose(working, load(z, j), splat(0.0)))
+            store(direction, j, d)
+            point = choose(passed, load(base, j), load(u, j))
+            store(base, j, point)
+            d = d * length
+            farthest = larger(farthest, size_of(d))
+            store(u, j, choose(working, point * exp32(d), point))
+        slope = choose(passed, slope, rises)
+        moved = moved + farthest
+        left = choose(passed | sinks, splat(np.inf), farthest * moved)
