@@ -112,6 +112,15 @@ def test_records_do_not_pile_up(records, monkeypatch):
         assert len(records) <= 3
 
 
+def test_a_constant_stays_where_it_is(records):
+    kernel, x, other, table = Kernel(), torch.zeros(64), torch.ones(64), torch.ones(4)
+    for given in (x, other):
+        triton_launch.launches(
+            (), (given,), (), 0.1, lambda go, t=given: go(kernel, 7, t, go.constant(table), 0.1, 64, BLOCK=16, SQUASH=1)
+        )
+    assert kernel.log[1][2][:2] == (other.data_ptr(), table.data_ptr())
+
+
 def test_a_recorder_refuses_what_it_could_not_repeat(records):
     kernel, x = Kernel(), torch.zeros(64)
     with pytest.raises(AssertionError, match="nobody told the recorder about"):

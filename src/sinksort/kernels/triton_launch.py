@@ -55,6 +55,11 @@ class Recorder:
         self._scratch.append(self._changing[0].new_empty(shape, dtype=dtype))
         return self._scratch[-1]
 
+    def constant(self, t: Tensor) -> Tensor:
+        """A tensor that is the same at all times, for the launches that follow."""
+        self._fixed = (*self._fixed, t)
+        return t
+
     def __call__(self, kernel: Any, programs: int, *args: Any, num_warps: int = 4, **constants: Any) -> None:
         """``kernel[(programs,)](*args, **constants, num_warps=num_warps)``.
 

@@ -18,14 +18,15 @@ from .triton_long_maths import moments
 from .triton_long_nodes import gather, programs_to_gather
 from .triton_long_solve import solve
 from .triton_long_solve_back import solve_backward
+from .triton_long_spread import LO, spread, spread_cotangents, to_nodes
 
 MOST_NODES = 128  #: of a rule
 _PROGRAMS = 528  #: chunks that all rows together are cut into: four for each multiprocessor of a large GPU
-_MOMENTS_BLOCK, _SPREAD_BLOCK, _READ_BLOCK = 2048, 256, 1024
-_SPREAD_WARPS = 4
+_MOMENTS_BLOCK, _SPREAD_BLOCK, _READ_BLOCK, _SUM_BLOCK = 2048, 256, 1024, 512
+_SPREAD_WARPS = 4  #: each of which has a slab of the block
 _GATHERED = 64  #: chunks of a row that its one program adds up itself
 _HEAD: int = grid.HEAD.value
-_LO: int = grid.LO.value
+_LO: int = LO.value
 
 
 class Sizes(NamedTuple):
@@ -33,7 +34,7 @@ class Sizes(NamedTuple):
     KP: int  #: K, padded
     HI: int
     CELLS: int  #: of the grid
-    UP: int  #: nodes, padded
+    UP: int  #: nodes, padded: 16 HI
 
     @property
     def state(self) -> int:
@@ -115,17 +116,17 @@ def forward(launch: Recorder, given: Given, last: Tensor, out: Tensor, error: Te
     )  # fmt: skip
     G, tiles = cut(R, n, _SPREAD_BLOCK)
     width = UP * (1 + given.weighted)
-    room = launch.empty(R * G * 16 * HI, dtype=torch.float32)
-    masses = launch.empty(R * G * width, dtype=torch.float32)
+    chunks = launch.empty(R * G * width, dtype=torch.float32)
     launch(
-        grid.spread, R * G, *strided(x), *strided(a), stats, M, *of_state, room, masses, n, tiles, G,
-        **kind, HI=HI, UP=UP, GP=_most(M), BLOCK=_SPREAD_BLOCK, num_warps=_SPREAD_WARPS,
+        spread, R * G, *strided(x), *strided(a), stats, M, *of_state, chunks, n, tiles, G,
+        **kind, HI=HI, GP=_most(M), BLOCK=_SPREAD_BLOCK, SLABS=_SPREAD_WARPS, num_warps=_SPREAD_WARPS,
     )  # fmt: skip
-    masses, G = _gathered(launch, masses, R, G, width)
+    chunks, G = _gathered(launch, chunks, R, G, width)
+    matrix = launch.constant(to_nodes(x.device))
     scratch = launch.empty(R * 3 * UP, dtype=torch.float32)
     launch(
         solve, R,
-        masses, G, *given.targets, last, row_stride(last), given.eps, given.eps_rows, *of_state, error, scratch,
+        chunks, G, matrix, *given.targets, last, row_stride(last), given.eps, given.eps_rows, *of_state, error, scratch,
         K=K, KP=KP, CELLS=CELLS, UP=UP, WEIGHTED=given.weighted, EPS_ROWS=given.by_row, **sizes.tiles,
     )  # fmt: skip
     blocks = triton.cdiv(n, _READ_BLOCK)
@@ -141,26 +142,26 @@ def backward(launch: Recorder, given: Given, w: Tensor, out: Tensor) -> None:
     K, KP, HI, CELLS, UP = sizes = sizes_of(given.y)
     of_state, of_eps = (given.state, given.size, given.before), (given.eps, given.eps_rows)
     G, tiles = cut(R, n, _SPREAD_BLOCK)
-    room = launch.empty(R * G * 16 * HI, dtype=torch.float32)
-    masses = launch.empty(R * G * UP, dtype=torch.float32)
+    chunks = launch.empty(R * G * UP, dtype=torch.float32)
     launch(
-        grid.spread_cotangents, R * G, *strided(x), *strided(w), *of_state, room, masses, n, tiles, G,
-        SQUASH=given.code, HI=HI, UP=UP, BLOCK=_SPREAD_BLOCK, num_warps=_SPREAD_WARPS,
+        spread_cotangents, R * G, *strided(x), *strided(w), *of_state, chunks, n, tiles, G,
+        SQUASH=given.code, HI=HI, BLOCK=_SPREAD_BLOCK, SLABS=_SPREAD_WARPS, num_warps=_SPREAD_WARPS,
     )  # fmt: skip
-    masses, G = _gathered(launch, masses, R, G, UP)
+    chunks, G = _gathered(launch, chunks, R, G, UP)
+    matrix = launch.constant(to_nodes(x.device))
     scratch = launch.empty(R * 2 * UP, dtype=torch.float32)
     launch(
-        solve_backward, R, masses, G, *given.targets, *of_eps, *of_state, scratch,
+        solve_backward, R, chunks, G, matrix, *given.targets, *of_eps, *of_state, scratch,
         K=K, KP=KP, CELLS=CELLS, UP=UP, EPS_ROWS=given.by_row, **sizes.tiles,
     )  # fmt: skip
     kind = {"SQUASH": given.code, "WEIGHTED": given.weighted, "EPS_ROWS": given.by_row}
-    G, tiles = cut(R, n, _READ_BLOCK)
+    G, tiles = cut(R, n, _SUM_BLOCK)
     sums = launch.empty(R * G * 2, dtype=torch.float64)
     if given.code:
         launch(
             grid.sum_back, R * G,
             *strided(x), *strided(a), *strided(w), *of_state, scratch, sums, *of_eps, n, tiles, G,
-            KP=KP, CELLS=CELLS, UP=UP, **kind, BLOCK=_READ_BLOCK,
+            KP=KP, CELLS=CELLS, UP=UP, **kind, BLOCK=_SUM_BLOCK,
         )  # fmt: skip
     blocks = triton.cdiv(n, _READ_BLOCK)
     launch(
@@ -170,10 +171,10 @@ def backward(launch: Recorder, given: Given, w: Tensor, out: Tensor) -> None:
     )  # fmt: skip
 
 
-def _gathered(launch: Recorder, masses: Tensor, R: int, G: int, width: int) -> tuple[Tensor, int]:
-    """Masses of the chunks of each row, and how many chunks that are: one, if there were many."""
+def _gathered(launch: Recorder, chunks: Tensor, R: int, G: int, width: int) -> tuple[Tensor, int]:
+    """What the chunks of each row have left, and how many that are: one, if there were many."""
     if G <= _GATHERED:
-        return masses, G
+        return chunks, G
     together = launch.empty(R * width, dtype=torch.float32)
-    launch(gather, R * programs_to_gather(width), masses, together, G, WIDTH=width, BLOCK=128)
+    launch(gather, R * programs_to_gather(width), chunks, together, G, WIDTH=width, BLOCK=128)
     return together, 1

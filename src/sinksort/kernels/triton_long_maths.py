@@ -30,13 +30,21 @@ def load_row(
 
 
 @triton.jit
+def load_single(
+    x: tl.tensor, row: tl.tensor, at: tl.tensor, stride_row: tl.tensor, stride: tl.tensor, n: tl.tensor,
+) -> Any:  # fmt: skip
+    """``load_row`` in single precision, which no value exceeds."""
+    return tl.load(x + row.to(tl.int64) * stride_row + at * stride, mask=at < n, other=0.0).to(tl.float32)
+
+
+@triton.jit
 def load_weight(
     a: tl.tensor, row: tl.tensor, at: tl.tensor, stride_row: tl.tensor, stride: tl.tensor, n: tl.tensor,
     WEIGHTED: tl.constexpr,
 ) -> Any:  # fmt: skip
     """Weights in single precision; equal ones are 1, and whoever sums them divides by n."""
     if WEIGHTED:
-        weight = tl.load(a + row.to(tl.int64) * stride_row + at * stride, mask=at < n, other=0.0).to(tl.float32)
+        weight = load_single(a, row, at, stride_row, stride, n)
     else:
         weight = tl.where(at < n, 1.0, 0.0).to(tl.float32)
     return weight
@@ -109,6 +117,47 @@ def placed(
         if SINGLE:
             z = z.to(tl.float32)
         xi, slope = squashed(z, SQUASH, SINGLE)
+    return xi, slope, z
+
+
+@triton.jit
+def single_facts(mean: tl.tensor, std: tl.tensor, SQUASH: tl.constexpr) -> Any:
+    """(unit, middle, rest, offset), by which two multiply-adds in single precision standardise a value.
+
+        z  =  (x unit - middle) rest + offset,    unit the power of two next to 1/std
+
+    x unit is exact; ``middle`` is the first 24 bits of mean unit, and the difference is rounded once; ``offset`` is the
+    other bits of the mean. So z is right to less than two units in the last place. Without a squash, where std is one,
+    ``mean`` is a single and z its distance.
+    """
+    if SQUASH == 0:
+        unit = std
+    else:
+        power = (std.to(tl.int64, bitcast=True) & 0x7FF0000000000000).to(tl.float64, bitcast=True)
+        unit = 1.0 / tl.minimum(tl.maximum(power, 1.1754943508222875e-38), 8.507059173023462e37)
+    middle = mean * unit
+    first_bits = middle.to(tl.float32)
+    rest = 1.0 / (std * unit)
+    offset = (first_bits.to(tl.float64) - middle) * rest
+    return unit.to(tl.float32), first_bits, rest.to(tl.float32), offset.to(tl.float32)
+
+
+@triton.jit
+def placed_single(
+    x: tl.tensor, unit: tl.tensor, middle: tl.tensor, rest: tl.tensor, offset: tl.tensor, top: tl.tensor,
+    SQUASH: tl.constexpr,
+) -> Any:  # fmt: skip
+    """``placed`` for x in single precision, by ``single_facts``: no double for every value."""
+    z = tl.fma(tl.fma(x, unit, -middle), rest, offset)
+    if SQUASH == 0:
+        z = tl.where(z > top, top, z)
+        z = tl.where(z < 0.0, 0.0, z)
+        xi = z
+        slope = z * 0.0 + 1.0
+    else:
+        z = tl.where(z > 1e9, 1e9, z)
+        z = tl.where(z < -1e9, -1e9, z)
+        xi, slope = squashed(z, SQUASH, True)
     return xi, slope, z
 
 

@@ -1,4 +1,4 @@
-"""The grid of a long row, and every second node of it: masses brought from one to the other, tables back.
+"""The grid of a long row: moments become masses at its nodes, which are brought to every second node; tables back.
 
 Coarse node c is node 2 (c - 6) of the grid. What the nodes in between hold goes to fourteen coarse neighbours, with the
 weights of interpolation, so sums with polynomials of degree 13 stay what they are; six coarse nodes lie beyond each
@@ -13,30 +13,58 @@ from typing import Any
 import triton
 import triton.language as tl
 
+from .triton_long_spread import LO
+
 AHEAD = tl.constexpr(6)  #: coarse nodes before the first node
 _AT_ONCE = tl.constexpr(16)  #: chunks that are added up together
-_SLICE = tl.constexpr(32)  #: masses that a program gathers
+_SLICE = tl.constexpr(32)  #: numbers that a program gathers
 
 
 @triton.jit
 def add_up(
-    masses: tl.tensor, row: tl.tensor, chunks: tl.tensor, skip: tl.tensor, scratch: tl.tensor, UP: tl.constexpr,
+    moments: tl.tensor, row: tl.tensor, chunks: tl.tensor, skip: tl.tensor, M: tl.tensor, room: tl.tensor,
+    out: tl.tensor, UP: tl.constexpr,
 ) -> Any:  # fmt: skip
-    """The sum of all masses; those of all chunks together are left in ``scratch``. Chunks are ``skip`` apart."""
+    """The sum of all masses; they themselves are left in ``out``, by way of ``room`` for as many numbers.
+
+    Chunks are ``skip`` apart. There are as many moments as nodes with their padding, sixteen of each wide cell, and M
+    turns those into masses at its sixteen nodes, seven of which it shares with the next wide cell.
+    """
+    HI: tl.constexpr = UP // 16
     q = tl.arange(0, UP)
     total = tl.zeros((UP,), tl.float32)
     for first in range(0, chunks, _AT_ONCE):
         g = first + tl.arange(0, _AT_ONCE)
         where = (row.to(tl.int64) * chunks + g)[:, None] * skip + q[None, :]
-        total += tl.sum(tl.load(masses + where, mask=(g < chunks)[:, None], other=0.0), 0)
-    tl.store(scratch + q, total)
+        total += tl.sum(tl.load(moments + where, mask=(g < chunks)[:, None], other=0.0), 0)
+    of_cells = tl.dot(tl.reshape(total, (HI, 16)), M, input_precision="ieee")
+    tl.store(room + tl.arange(0, HI)[:, None] * 16 + tl.arange(0, 16)[None, :], of_cells)
     tl.debug_barrier()
-    return tl.sum(total)
+    h = q // LO
+    r = q - LO * h
+    mass = tl.load(room + h * 16 + r, mask=h < HI, other=0.0)
+    mass += tl.load(room + (h - 1) * 16 + r + LO, mask=(r < 16 - LO) & (h > 0) & (h <= HI), other=0.0)
+    tl.store(out + q, mass)
+    tl.debug_barrier()
+    return tl.sum(mass)
+
+
+@triton.jit
+def from_moments(to_nodes: tl.tensor) -> Any:
+    """M of ``triton_long_spread``."""
+    return tl.load(to_nodes + tl.arange(0, 16)[:, None] * 16 + tl.arange(0, 16)[None, :])
+
+
+@triton.jit
+def from_counts() -> Any:
+    """The M for counts of values in cells: a cell reaches eight nodes."""
+    behind = tl.arange(0, 16)[None, :] - tl.arange(0, 16)[:, None]
+    return tl.where((behind >= 0) & (behind < 8), 1.0, 0.0)
 
 
 @triton.jit(do_not_specialize=["G"])
-def gather(masses: tl.tensor, out: tl.tensor, G: tl.tensor, WIDTH: tl.constexpr, BLOCK: tl.constexpr) -> None:
-    """``add_up`` for many chunks, by several programs a row: WIDTH numbers a chunk, BLOCK chunks at a time."""
+def gather(moments: tl.tensor, out: tl.tensor, G: tl.tensor, WIDTH: tl.constexpr, BLOCK: tl.constexpr) -> None:
+    """One chunk of many, by several programs a row: WIDTH numbers a chunk, BLOCK chunks at a time."""
     SLICES: tl.constexpr = WIDTH // _SLICE
     row = (tl.program_id(0) // SLICES).to(tl.int64)
     q = tl.program_id(0) % SLICES * _SLICE + tl.arange(0, _SLICE)
@@ -44,7 +72,7 @@ def gather(masses: tl.tensor, out: tl.tensor, G: tl.tensor, WIDTH: tl.constexpr,
     for first in range(0, G, BLOCK):
         g = first + tl.arange(0, BLOCK)
         where = (row * G + g)[:, None] * WIDTH + q[None, :]
-        total += tl.sum(tl.load(masses + where, mask=(g < G)[:, None], other=0.0), 0)
+        total += tl.sum(tl.load(moments + where, mask=(g < G)[:, None], other=0.0), 0)
     tl.store(out + row * WIDTH + q, total)
 
 

@@ -18,8 +18,19 @@ import triton.language as tl
 
 from .triton_held import BRIDGE, LAST, NEAR, SMALL, accept_or_shorten, begin, go_on
 from .triton_held_tiles import indices, inverse_of, most_over_targets, over_targets, places_of_targets, running, scalar
-from .triton_long_grid import HEAD, MEAN, ROUNDS, STEP, table_of
-from .triton_long_nodes import AHEAD, add_up, at_node, coarse, occupied, rough, steps_to_coarse_node, steps_to_node
+from .triton_long_grid import HEAD, MIDDLE, ROUNDS, STEP, table_of
+from .triton_long_nodes import (
+    AHEAD,
+    add_up,
+    at_node,
+    coarse,
+    from_counts,
+    from_moments,
+    occupied,
+    rough,
+    steps_to_coarse_node,
+    steps_to_node,
+)
 from .triton_long_plan import (
     both_indices,
     conditional,
@@ -39,9 +50,9 @@ _MOST_ROUNDS = tl.constexpr(4)
 
 @triton.jit(do_not_specialize=["chunks"])
 def solve(
-    masses: tl.tensor, chunks: tl.tensor, y: tl.tensor, y_row: tl.tensor, b: tl.tensor, b_row: tl.tensor,
-    phi: tl.tensor, phi_row: tl.tensor, last: tl.tensor, last_row: tl.tensor, eps: tl.tensor, eps_rows: tl.tensor,
-    state: tl.tensor, size: tl.tensor, before: tl.tensor, error: tl.tensor, scratch: tl.tensor,
+    moments: tl.tensor, chunks: tl.tensor, to_nodes: tl.tensor, y: tl.tensor, y_row: tl.tensor, b: tl.tensor,
+    b_row: tl.tensor, phi: tl.tensor, phi_row: tl.tensor, last: tl.tensor, last_row: tl.tensor, eps: tl.tensor,
+    eps_rows: tl.tensor, state: tl.tensor, size: tl.tensor, before: tl.tensor, error: tl.tensor, scratch: tl.tensor,
     K: tl.constexpr, KP: tl.constexpr, CELLS: tl.constexpr, UP: tl.constexpr, WEIGHTED: tl.constexpr,
     EPS_ROWS: tl.constexpr, KB: tl.constexpr, X: tl.constexpr, V: tl.constexpr, VT: tl.constexpr, KF: tl.constexpr,
     XF: tl.constexpr,
@@ -62,11 +73,11 @@ def solve(
     mine = scratch + row64 * (3 * UP)
     room = mine + 2 * UP
     skip = UP * (2 if WEIGHTED else 1)
-    unit = 1.0 / add_up(masses, row, chunks, skip, mine, UP)
+    unit = 1.0 / add_up(moments, row, chunks, skip, from_moments(to_nodes), room, mine, UP)
     present = mine
     if WEIGHTED:
         present = mine + UP
-        add_up(masses + UP, row, chunks, skip, present, UP)
+        add_up(moments + UP, row, chunks, skip, from_counts(), room, present, UP)
     y += row64 * y_row
     b += row64 * b_row
     phi += row64 * phi_row
@@ -206,7 +217,7 @@ def solve(
     off_grid = tl.max(tl.where(any_value, tl.abs(difference(ranks, cell, CELLS - 1)), 0.0)) / level_range
     off_grid *= 3.0 * 105.0 * 105.0 / (256.0 * 40320.0)
     estimate = tl.maximum(tl.maximum(4.0 * off_rule, off_grid), 2.0 * off)
-    mean = tl.load(table + MEAN)
+    mean = tl.load(table + MIDDLE)
     tl.store(error + row, tl.where(mean == mean, estimate, 0.0))  # rows that hold NaN have no error
     tl.store(table + ROUNDS, rounds.to(tl.float32))
 

@@ -8,7 +8,7 @@ import triton.language as tl
 from .triton_held import BRIDGE, begin, go_on
 from .triton_held_tiles import indices, most_over_targets, over_targets, places_of_targets, scalar
 from .triton_long_grid import HEAD, ROUNDS, STEP, table_of
-from .triton_long_nodes import add_up, at_node, coarse, refined, steps_to_coarse_node, steps_to_node
+from .triton_long_nodes import add_up, at_node, coarse, from_moments, refined, steps_to_coarse_node, steps_to_node
 from .triton_long_plan import (
     both_indices,
     conditional,
@@ -26,9 +26,9 @@ _ACCURACY = tl.constexpr(1e-5)  #: of lambda
 
 @triton.jit(do_not_specialize=["chunks"])
 def solve_backward(
-    masses: tl.tensor, chunks: tl.tensor, y: tl.tensor, y_row: tl.tensor, b: tl.tensor, b_row: tl.tensor,
-    phi: tl.tensor, phi_row: tl.tensor, eps: tl.tensor, eps_rows: tl.tensor, state: tl.tensor, size: tl.tensor,
-    before: tl.tensor, scratch: tl.tensor,
+    moments: tl.tensor, chunks: tl.tensor, to_nodes: tl.tensor, y: tl.tensor, y_row: tl.tensor, b: tl.tensor,
+    b_row: tl.tensor, phi: tl.tensor, phi_row: tl.tensor, eps: tl.tensor, eps_rows: tl.tensor, state: tl.tensor,
+    size: tl.tensor, before: tl.tensor, scratch: tl.tensor,
     K: tl.constexpr, KP: tl.constexpr, CELLS: tl.constexpr, UP: tl.constexpr, EPS_ROWS: tl.constexpr,
     KB: tl.constexpr, X: tl.constexpr, V: tl.constexpr, VT: tl.constexpr, KF: tl.constexpr, XF: tl.constexpr,
 ) -> None:  # fmt: skip
@@ -48,7 +48,7 @@ def solve_backward(
     step = tl.load(table + STEP)
     mine = scratch + row64 * (2 * UP)
     room = mine + UP
-    add_up(masses, row, chunks, UP, mine, UP)
+    add_up(moments, row, chunks, UP, from_moments(to_nodes), room, mine, UP)
     y += row64 * y_row
     b += row64 * b_row
     phi += row64 * phi_row
