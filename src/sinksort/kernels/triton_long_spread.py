@@ -7,8 +7,8 @@ those over the masses. With s in [-1, 1] the place in the wide cell, node r stan
     L_r(s)  =  sum_k T_k(s) M_kr,    so    sum_i a_i L_r(s_i)  =  sum_k (sum_i a_i T_k(s_i)) M_kr:
 
 sixteen moments of Chebyshev polynomials say all there is to say about the values of a wide cell. Kernels here add up
-moments, and M is applied once for each row (``triton_long_nodes.add_up``). A table that nodes hold to eps is read to
-(1 + sum_r |L_r|) eps at most, and that sum is at most 4.99, at the ends of a wide cell.
+moments, and M is applied once for each row (``triton_long_nodes.add_up``). Little is lost by so high a degree: sum_r
+|L_r| is at most 4.99, in the first and the last cell, so masses of either sign are never much larger than their sum.
 
 The moments of a block of values are a product of two thin matrices: (HI, LONG) of zeros and ones, which tell in which
 wide cell a value is, and (LONG, 16) of polynomials. So tensor cores scatter, and always in the same order. Three things
