@@ -10,7 +10,7 @@ from .costs import Cost, Power, resolve_cost
 from .grid import Grid
 from .places import WORTH_A_GRID, Placed, Places, worth
 from .plan import Plan, solve
-from .problem import as_rows, entropy, existing, like_rows, pose, target_rows, wide_dtype
+from .problem import as_rows, entropy, existing, like_rows, pose, rows_by_count, target_rows, wide_dtype
 from .refine import Refinement, accepted_error, first_sizes
 from .smooth import Part, SmoothPlan
 from .solvers import Newton, Solver
@@ -102,7 +102,8 @@ def smooth_plan(
 
     sizes = first_sizes(eps_rows.detach().amin().item(), x.dtype)
     parts: list[Part] = []
-    for index, live in _rows_by_count(flat, kept):
+    everything = [(torch.arange(len(flat), device=flat.device), n)]
+    for index, live in everything if kept is None else rows_by_count(kept):
         if live == 0:
             continue  # nothing in these rows: their answers are zero
         own = None if given is None else (given[0][index], given[1][index])
@@ -166,11 +167,3 @@ def _worth_it(
     too_large = n * m > _LARGE
     gridded = worth(Grid(cells, 4), n)
     return bool(solver.compress) or too_large or gridded or (reads == "ranks" and plain and m >= 2 * K)
-
-
-def _rows_by_count(flat: Tensor, kept: Tensor | None) -> list[tuple[Tensor, int]]:
-    """Rows that hold equally many values, and how many: padding is taken out before anything else happens."""
-    if kept is None:
-        return [(torch.arange(len(flat), device=flat.device), flat.shape[-1])]
-    count = kept.sum(-1)
-    return [((count == c).nonzero().squeeze(-1), int(c)) for c in count.unique()]

@@ -148,6 +148,12 @@ def existing(x: Tensor, dim: int, mask: Tensor | None) -> tuple[Tensor | None, T
     return kept, kept.sum(-1, keepdim=True).clamp(min=1).to(wide)
 
 
+def rows_by_count(kept: Tensor) -> list[tuple[Tensor, int]]:
+    """Rows of a mask (R, n) that keep equally many values, and how many: what padding is taken out by."""
+    count = kept.sum(-1)
+    return [((count == c).nonzero().squeeze(-1), int(c)) for c in count.unique()]
+
+
 def live_rows(
     x: Tensor, rows: Tensor, dim: int, weights: Tensor | None, mask: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:

@@ -27,7 +27,7 @@ LAST = 6  #: how many coefficients the estimate looks at; odd and even ones may 
 _PER_PANEL = 16  #: nodes in a panel, once there are several
 
 
-@functools.lru_cache(maxsize=512)
+@functools.lru_cache(maxsize=2048)  # rows with padding have a rule for each number of values
 def gauss_rule(m: int, K: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Nodes in [0, m - 1], weights that sum to one, and the last q_k at the nodes, for equal weights on 0, ..., m - 1.
 

@@ -69,7 +69,7 @@ def default_targets(n: int, m: int, nodes: int | None, descending: bool, device:
     return Targets(y, b, phi) if nodes is None else Targets(y, b, phi, m, last)
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=2048)
 def _made(n: int, m: int, nodes: int | None, descending: bool, device: torch.device) -> tuple[Tensor, ...]:
     """y, b, phi (1, K) and what estimates the error of a rule (1, 6, K), or nothing (1, 0, K)."""
     if nodes is None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from .._checks import require_floating
 from ..choose import plan_for, smooth_plan
 from ..costs import Cost
-from ..kernels import reads
+from ..kernels import padded, reads
 from ..plan import Plan, solve
 from ..problem import as_rows, pose
 from ..smooth import SmoothPlan
@@ -155,9 +155,13 @@ def soft_rank(
     >>> sinksort.soft_rank(x)
     tensor([2.9591, 4.1148, 2.0544, 4.8701, 1.0016])
     """
-    fused = reads.ranks(
-        x, dim, descending, weights, mask, targets, target_weights, num_targets, eps, cost, squash, solver, backend
-    )
+    fused = None
+    if mask is not None and targets is None and target_weights is None and num_targets is None:
+        fused = padded.ranks(x, dim, descending, weights, mask, eps, cost, squash, solver, backend)
+    if fused is None:
+        fused = reads.ranks(
+            x, dim, descending, weights, mask, targets, target_weights, num_targets, eps, cost, squash, solver, backend
+        )
     if fused is not None:
         return fused
     return plan_for(
