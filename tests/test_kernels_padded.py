@@ -1,4 +1,4 @@
-"""Long rows with padding: each is answered as it would be without, by kernels."""
+"""Rows with padding: each is answered as it would be without, by kernels."""
 
 from __future__ import annotations
 
@@ -42,6 +42,23 @@ def test_a_padded_row_is_the_row_without_padding(weighted, descending, dim):
             torch.testing.assert_close(row[mine].double(), true, atol=1e-5 * len(alone), rtol=0)
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("n", [12, 200])
+def test_sorted_values_of_a_padded_row_come_first(weighted, descending, n):
+    x, mask, weights = (t[:, :n] for t in batch(5))
+    y, double = x.clone().requires_grad_(), x.double().requires_grad_()
+    w = torch.randn(x.shape, generator=torch.Generator().manual_seed(6))
+    options = {"mask": mask, "descending": descending}
+    got = sinksort.soft_sort(y, weights=weights if weighted else None, **options)
+    assert sinksort.last_backend() == "numba"
+    true = sinksort.soft_sort(double, weights=weights.double() if weighted else None, **options, backend="torch")
+    torch.testing.assert_close(got.double(), true, atol=1e-5, rtol=0)
+    assert torch.equal(got == 0, torch.arange(n) >= mask.sum(-1, keepdim=True))
+    (gradient,), (truth,) = torch.autograd.grad(got, y, w), torch.autograd.grad(true, double, w.double())
+    assert ((gradient - truth).abs() <= 1e-3 * truth.abs().amax(-1, keepdim=True) + 1e-12).all()
+
+
 @pytest.mark.parametrize("eps", [1e-2, 1e-3])
 def test_gradients_stay_among_what_is_kept(eps):
     x, mask, _ = batch(1)
@@ -55,9 +72,10 @@ def test_gradients_stay_among_what_is_kept(eps):
     assert ((got - true).abs() <= 1e-3 * largest + 1e-12).all()
 
 
-def test_nothing_at_all_is_kept():
+@pytest.mark.parametrize("operator", [sinksort.soft_rank, sinksort.soft_sort])
+def test_nothing_at_all_is_kept(operator):
     x = torch.full((2, N), math.nan)
-    assert torch.equal(sinksort.soft_rank(x, mask=torch.zeros(2, N, dtype=torch.bool)), torch.zeros(2, N))
+    assert torch.equal(operator(x, mask=torch.zeros(2, N, dtype=torch.bool)), torch.zeros(2, N))
 
 
 def test_half_precision_and_a_mask_for_all_rows():

@@ -12,21 +12,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._checks import require_floating, require_non_negative, values_readable
+from .._checks import values_readable
 from ..costs import Cost
-from ..problem import as_rows, entropy_number, existing, like_rows, target_rows
+from ..problem import as_rows, entropy_number, like_rows
 from ..solvers import Solver
 from ..squash import Squash
-from .asks import Ask
-from .choice import able, able_of_logs, chosen, refuse, too_sharp
+from .choice import able_of_logs, chosen, refuse
 from .posed import Posed, answered
+from .posing import ask_of, count_of, flattener, one_by_one, pulled, pushed, shaper
 from .tables import MOST_TARGETS, Targets, default_targets, membership_targets, nodes_in_place_of
 
+#: Targets that sorts by Numba take one by one. Four times as many would be quicker than the reference too, but what is
+#: missing of a target's share, in single precision, counts for more the less it weighs.
+_MOST_SORTED = 256
 _FAINT = 1e-12  #: share of a target, of which only the reference tells from where it would get it
-
-
-def _itself(t: Tensor) -> Tensor:
-    return t
 
 
 @answered
@@ -50,16 +49,16 @@ def ranks(
     if name is None:
         return None
     rows = as_rows(x, dim)
-    m = _count(rows, num_targets) if plain else 0
+    m = count_of(rows, num_targets) if plain else 0
     nodes = nodes_in_place_of(m, entropy_number(eps), name) if m > 1 else None
     if nodes is not None:
         at = default_targets(rows.shape[-1], m, nodes, descending, x.device)
     else:
-        several = _targets(x, rows, dim, mask, targets, target_weights, num_targets, descending, backend)
+        several = one_by_one(x, rows, dim, mask, targets, target_weights, num_targets, descending, backend)
         if several is None:
             return None
         at = several
-    return _pulled(x, rows, dim, weights, mask, at, eps, squash, name, backend)
+    return pulled(x, rows, dim, weights, mask, at, eps, squash, name, backend)
 
 
 @answered
@@ -85,15 +84,16 @@ def sorts(
     if mask is not None:
         refuse("its kernels sort rows without padding only", backend)
         return None
-    at = _targets(x, rows, dim, mask, targets, target_weights, num_targets, descending, backend)
+    most = _MOST_SORTED if name == "numba" else MOST_TARGETS
+    at = one_by_one(x, rows, dim, mask, targets, target_weights, num_targets, descending, backend, most)
     if at is None:
         return None
-    back, dtype = _back(x, dim), x.dtype
+    back, dtype = shaper(x, dim), x.dtype
 
     def shaped(out: Tensor) -> Tensor:
         return back((out.flip(-1) if descending else out).to(dtype))
 
-    return _pushed(x, rows, dim, weights, mask, at, eps, squash, name, backend, _flattened(x, dim), shaped)
+    return pushed(x, rows, dim, weights, mask, at, eps, squash, name, backend, flattener(x, dim), shaped)
 
 
 @answered
@@ -124,7 +124,7 @@ def memberships(
         of_all = share(x, k, dim, mask).reshape(-1, 1).double()
         b = torch.cat([1.0 - of_all, of_all] if largest else [of_all, 1.0 - of_all], dim=-1)
         at = Targets(ends.y, b, ends.phi)
-    return _pulled(x, rows, dim, weights, mask, at, eps, squash, name, backend, sharp=True)
+    return pulled(x, rows, dim, weights, mask, at, eps, squash, name, backend, sharp=True)
 
 
 @answered
@@ -159,7 +159,7 @@ def quantiles(
     if mask is not None:
         mask = like_rows(mask, x, dim, "mask").expand(shape)
     several = q.ndim > 0 if isinstance(q, Tensor) else isinstance(q, tuple)
-    batch, flat = shape[:-1] if several else shape[1:-1], _flattened(x, dim)
+    batch, flat = shape[:-1] if several else shape[1:-1], flattener(x, dim)
 
     def each(x: Tensor) -> Tensor:
         return flat(x) if shape[0] == 1 else flat(x).expand(shape[0], -1, -1).reshape(-1, shape[-1])
@@ -169,7 +169,7 @@ def quantiles(
         return middle if len(batch) == 1 else middle.reshape(batch)
 
     rows = rows.expand(shape)
-    return _pushed(rows, rows, -1, weights, mask, at, eps, squash, name, backend, each, shaped)
+    return pushed(rows, rows, -1, weights, mask, at, eps, squash, name, backend, each, shaped)
 
 
 @answered
@@ -256,7 +256,7 @@ def _log_shares(
     if name is None:
         return None
     rows = as_rows(x, dim)
-    at = _targets(x, rows, dim, mask, targets, target_weights, num_targets, descending, backend)
+    at = one_by_one(x, rows, dim, mask, targets, target_weights, num_targets, descending, backend)
     if at is None:
         return None
     if target_weights is not None and not (values_readable(at.b) and bool((at.b > _FAINT).all())):
@@ -264,11 +264,11 @@ def _log_shares(
             f"its kernels say from where targets get what they get if each is seen to weigh {_FAINT:g} or more", backend
         )
         return None
-    ask, kept = _ask(x, rows, dim, weights, mask, at, eps, squash)
+    ask, kept = ask_of(x, rows, dim, weights, mask, at, eps, squash)
     if ask is None or not able_of_logs(name, ask, backend):
         return None
     shape = rows.shape
-    posed = Posed("logs", name, ask, None, _flattened(x, dim), lambda out: out.reshape(*shape, -1))
+    posed = Posed("logs", name, ask, None, flattener(x, dim), lambda out: out.reshape(*shape, -1))
     padded = kept is not None and targets is None and target_weights is None and num_targets is None
     return posed, kept.sum(-1)[..., None, None] if kept is not None and padded else None
 
@@ -281,127 +281,3 @@ def _from_the_top(t: Tensor, live: Tensor | None, descending: bool, nothing: flo
     if descending:
         t = t.gather(-1, (live - 1 - at).clamp(min=0).expand(t.shape))
     return torch.where(at < live, t, nothing)
-
-
-def _count(rows: Tensor, num_targets: int | None) -> int:
-    return rows.shape[-1] if num_targets is None else num_targets
-
-
-def _targets(
-    x: Tensor,
-    rows: Tensor,
-    dim: int,
-    mask: Tensor | None,
-    targets: Tensor | None,
-    target_weights: Tensor | None,
-    num_targets: int | None,
-    descending: bool,
-    backend: str,
-) -> Targets | None:
-    """Targets one by one: the default ones or those given; None if there are too many."""
-    given = targets if targets is not None else target_weights
-    m = given.shape[-1] if isinstance(given, Tensor) and given.ndim else _count(rows, num_targets)
-    if m > MOST_TARGETS:
-        refuse(f"its kernels take at most {MOST_TARGETS} targets one by one, and there are {m}", backend)
-        return None
-    n = rows.shape[-1]
-    if given is None and mask is None and isinstance(m, int) and m >= 1:
-        return default_targets(n, m, None, descending, x.device)
-    _, count = existing(x, dim, mask)
-    y, b, _ = target_rows(
-        rows, count, mask is not None, targets, target_weights, num_targets, descending, torch.float64
-    )
-    levels = b.flip(-1).cumsum(-1).flip(-1) if descending else b.cumsum(-1)
-    y, b, phi = (t.expand(*rows.shape[:-1], m).reshape(-1, m).float() for t in (y, b, count * levels))
-    return Targets(y, b, phi)
-
-
-def _pulled(
-    x: Tensor,
-    rows: Tensor,
-    dim: int,
-    weights: Tensor | None,
-    mask: Tensor | None,
-    at: Targets,
-    eps: float | Tensor,
-    squash: Squash,
-    name: str,
-    backend: str,
-    sharp: bool = False,
-) -> Posed | None:
-    """``sharp``: whether answers may change within eps, and not only within its square root as ranks do."""
-    ask, kept = _ask(x, rows, dim, weights, mask, at, eps, squash)
-    if ask is None or (sharp and too_sharp(name, ask, backend)) or not able(name, ask, backend):
-        return None
-    back = _back(x, dim)
-    shaped = back if kept is None else lambda out: torch.where(kept.movedim(-1, dim), back(out), 0.0)
-    return Posed("pull", name, ask, at.phi, _flattened(x, dim), shaped)
-
-
-def _pushed(
-    x: Tensor,
-    rows: Tensor,
-    dim: int,
-    weights: Tensor | None,
-    mask: Tensor | None,
-    at: Targets,
-    eps: float | Tensor,
-    squash: Squash,
-    name: str,
-    backend: str,
-    flattened: Callable[[Tensor], Tensor],
-    shaped: Callable[[Tensor], Tensor],
-) -> Posed | None:
-    ask, _ = _ask(x, rows, dim, weights, mask, at, eps, squash)
-    if ask is None or too_sharp(name, ask, backend) or not able(name, ask, backend):
-        return None
-    return Posed("push", name, ask, None, flattened, shaped)
-
-
-def _flattened(x: Tensor, dim: int) -> Callable[[Tensor], Tensor]:
-    """From the shape of x to rows (R, n). Made once, so that a call is not asked twice what it need not do."""
-    n = x.shape[dim]
-    if dim not in (-1, x.ndim - 1):
-        return lambda t: t.movedim(dim, -1).reshape(-1, n)
-    return _itself if x.ndim == 2 else lambda t: t.reshape(-1, n)
-
-
-def _back(x: Tensor, dim: int) -> Callable[[Tensor], Tensor]:
-    """From rows, which may have another length now, to the shape of x."""
-    if dim not in (-1, x.ndim - 1):
-        moved = x.movedim(dim, -1).shape[:-1]
-        return lambda t: t.reshape(*moved, -1).movedim(-1, dim)
-    batch = x.shape[:-1]
-    return _itself if x.ndim == 2 else lambda t: t.reshape(*batch, -1)
-
-
-def _ask(
-    x: Tensor,
-    rows: Tensor,
-    dim: int,
-    weights: Tensor | None,
-    mask: Tensor | None,
-    at: Targets,
-    eps: float | Tensor,
-    squash: Any,
-) -> tuple[Ask | None, Tensor | None]:
-    n = rows.shape[-1]
-    if rows.numel() == 0:
-        return None, None
-    flat = rows if rows.ndim == 2 else rows.reshape(-1, n)
-    a = None
-    if weights is not None:
-        require_floating(weights, "weights")
-        a = like_rows(weights, x, dim, "weights").reshape(-1, n).to(at.b.dtype)
-    kept, _ = existing(x, dim, mask) if mask is not None else (None, None)
-    if kept is not None:
-        # What is masked weighs nothing, and whatever stood there is gone; an empty row becomes a row of zeros.
-        live = kept.reshape(-1, n)
-        flat = torch.where(live, flat, 0.0)
-        a = torch.where(live, live.to(at.b.dtype) if a is None else a, 0.0)
-        a = torch.where(live.any(-1, keepdim=True), a, 1.0)
-    if a is not None:
-        if weights is not None:
-            require_non_negative(a, "weights")
-        a = a / a.sum(-1, keepdim=True)
-    return Ask(flat, a, at.y, at.b, entropy_number(eps), squash, at.m, at.last), kept

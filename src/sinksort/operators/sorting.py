@@ -210,9 +210,13 @@ def soft_sort(
     >>> sinksort.soft_sort(x, num_targets=2, eps=1e-3)
     tensor([-4.3240,  4.0760])
     """
-    fused = reads.sorts(
-        x, dim, descending, weights, mask, targets, target_weights, num_targets, eps, cost, squash, solver, backend
-    )
+    fused = None
+    if mask is not None and targets is None and target_weights is None and num_targets is None:
+        fused = padded.sorts(x, dim, descending, weights, mask, eps, cost, squash, solver, backend)
+    if fused is None:
+        fused = reads.sorts(
+            x, dim, descending, weights, mask, targets, target_weights, num_targets, eps, cost, squash, solver, backend
+        )
     if fused is not None:
         return fused
     return plan_for(

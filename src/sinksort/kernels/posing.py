@@ -1,0 +1,149 @@
+"""What the operators pose has in common: which targets, which weights, and how rows come and go.
+
+None where the reference is to answer, as in ``reads``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._checks import require_floating, require_non_negative
+from ..problem import entropy_number, existing, like_rows, target_rows
+from ..squash import Squash
+from .asks import Ask
+from .choice import able, refuse, too_sharp
+from .posed import Posed
+from .tables import MOST_TARGETS, Targets, default_targets
+
+
+def _itself(t: Tensor) -> Tensor:
+    return t
+
+
+def count_of(rows: Tensor, num_targets: int | None) -> int:
+    return rows.shape[-1] if num_targets is None else num_targets
+
+
+def one_by_one(
+    x: Tensor,
+    rows: Tensor,
+    dim: int,
+    mask: Tensor | None,
+    targets: Tensor | None,
+    target_weights: Tensor | None,
+    num_targets: int | None,
+    descending: bool,
+    backend: str,
+    most: int = MOST_TARGETS,
+) -> Targets | None:
+    """Targets one by one: the default ones or those given; None if there are too many."""
+    given = targets if targets is not None else target_weights
+    m = given.shape[-1] if isinstance(given, Tensor) and given.ndim else count_of(rows, num_targets)
+    if m > most:
+        refuse(f"its kernels take at most {most} targets one by one, and there are {m}", backend)
+        return None
+    n = rows.shape[-1]
+    if given is None and mask is None and isinstance(m, int) and m >= 1:
+        return default_targets(n, m, None, descending, x.device)
+    _, count = existing(x, dim, mask)
+    y, b, _ = target_rows(
+        rows, count, mask is not None, targets, target_weights, num_targets, descending, torch.float64
+    )
+    levels = b.flip(-1).cumsum(-1).flip(-1) if descending else b.cumsum(-1)
+    y, b, phi = (t.expand(*rows.shape[:-1], m).reshape(-1, m).float() for t in (y, b, count * levels))
+    return Targets(y, b, phi)
+
+
+def pulled(
+    x: Tensor,
+    rows: Tensor,
+    dim: int,
+    weights: Tensor | None,
+    mask: Tensor | None,
+    at: Targets,
+    eps: float | Tensor,
+    squash: Squash,
+    name: str,
+    backend: str,
+    sharp: bool = False,
+) -> Posed | None:
+    """``sharp``: whether answers may change within eps, and not only within its square root as ranks do."""
+    ask, kept = ask_of(x, rows, dim, weights, mask, at, eps, squash)
+    if ask is None or (sharp and too_sharp(name, ask, backend)) or not able(name, ask, backend):
+        return None
+    back = shaper(x, dim)
+    shaped = back if kept is None else lambda out: torch.where(kept.movedim(-1, dim), back(out), 0.0)
+    return Posed("pull", name, ask, at.phi, flattener(x, dim), shaped)
+
+
+def pushed(
+    x: Tensor,
+    rows: Tensor,
+    dim: int,
+    weights: Tensor | None,
+    mask: Tensor | None,
+    at: Targets,
+    eps: float | Tensor,
+    squash: Squash,
+    name: str,
+    backend: str,
+    flattened: Callable[[Tensor], Tensor],
+    shaped: Callable[[Tensor], Tensor],
+) -> Posed | None:
+    ask, _ = ask_of(x, rows, dim, weights, mask, at, eps, squash)
+    if ask is None or too_sharp(name, ask, backend) or not able(name, ask, backend):
+        return None
+    return Posed("push", name, ask, None, flattened, shaped)
+
+
+def flattener(x: Tensor, dim: int) -> Callable[[Tensor], Tensor]:
+    """From the shape of x to rows (R, n). Made once, so that a call is not asked twice what it need not do."""
+    n = x.shape[dim]
+    if dim not in (-1, x.ndim - 1):
+        return lambda t: t.movedim(dim, -1).reshape(-1, n)
+    return _itself if x.ndim == 2 else lambda t: t.reshape(-1, n)
+
+
+def shaper(x: Tensor, dim: int) -> Callable[[Tensor], Tensor]:
+    """From rows, which may have another length now, to the shape of x."""
+    if dim not in (-1, x.ndim - 1):
+        moved = x.movedim(dim, -1).shape[:-1]
+        return lambda t: t.reshape(*moved, -1).movedim(-1, dim)
+    batch = x.shape[:-1]
+    return _itself if x.ndim == 2 else lambda t: t.reshape(*batch, -1)
+
+
+def ask_of(
+    x: Tensor,
+    rows: Tensor,
+    dim: int,
+    weights: Tensor | None,
+    mask: Tensor | None,
+    at: Targets,
+    eps: float | Tensor,
+    squash: Any,
+) -> tuple[Ask | None, Tensor | None]:
+    n = rows.shape[-1]
+    if rows.numel() == 0:
+        return None, None
+    flat = rows if rows.ndim == 2 else rows.reshape(-1, n)
+    a = None
+    if weights is not None:
+        require_floating(weights, "weights")
+        a = like_rows(weights, x, dim, "weights").reshape(-1, n).to(at.b.dtype)
+    kept, _ = existing(x, dim, mask) if mask is not None else (None, None)
+    if kept is not None:
+        # What is masked weighs nothing, and whatever stood there is gone; an empty row becomes a row of zeros.
+        live = kept.reshape(-1, n)
+        flat = torch.where(live, flat, 0.0)
+        a = torch.where(live, live.to(at.b.dtype) if a is None else a, 0.0)
+        a = torch.where(live.any(-1, keepdim=True), a, 1.0)
+    if a is not None:
+        if weights is not None:
+            require_non_negative(a, "weights")
+        a = a / a.sum(-1, keepdim=True)
+    return Ask(flat, a, at.y, at.b, entropy_number(eps), squash, at.m, at.last), kept
