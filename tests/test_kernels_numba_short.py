@@ -1,7 +1,10 @@
-"""Sorted values of rows so short that sixteen are worked on at a time: their last digits."""
+"""Sorted values of rows so short that sixteen are worked on at a time: their last digits, and their gradients."""
+
+from collections.abc import Callable
 
 import pytest
 import torch
+from torch import Tensor
 
 import sinksort
 
@@ -26,3 +29,46 @@ def test_sorted_values_between_groups_of_weighted_values(n: int) -> None:
     ours = sinksort.soft_sort(x, eps=1e-2, weights=a, backend="numba")
     true = sinksort.soft_sort(x.double(), eps=1e-2, weights=a.double(), solver=REFERENCE)
     assert (ours - true).abs().max() <= 2e-6
+
+
+READ: dict[str, Callable[..., Tensor]] = {
+    "sort": sinksort.soft_sort,
+    "sort on 6 targets": lambda x, **o: sinksort.soft_sort(x, num_targets=6, **o),
+    "arctan": lambda x, **o: sinksort.soft_sort(x, squash="arctan", **o),
+    "top 3": lambda x, **o: sinksort.soft_topk(x, 3, **o).values,
+    "median": sinksort.soft_median,
+    "quantiles": lambda x, **o: sinksort.soft_quantile(x, (0.1, 0.77), **o),
+}
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("kind", ["normal", "ties", "2 clusters", "heavy tails"])
+@pytest.mark.parametrize("eps", [5e-3, 1e-3])
+def test_averages_that_are_nearly_hard(kind: str, weighted: bool, eps: float) -> None:
+    """Gradients by way of the plan are what is left of parts 1 / eps as large."""
+    n = 9
+    x, a = inputs(kind, 40, n), some_weights(40, n) if weighted else None
+    for name, read in READ.items():
+        ours, true = x.clone().requires_grad_(), x.double().requires_grad_()
+        out = read(ours, eps=eps, weights=a, backend="numba")
+        exact = read(true, eps=eps, weights=None if a is None else a.double(), solver=REFERENCE)
+        w = inputs("normal", exact.numel(), 1, seed=7).reshape(exact.shape)
+        out.backward(w)
+        exact.backward(w.double())
+        assert ours.grad is not None
+        assert true.grad is not None
+        assert (out - exact).abs().max() <= 2e-6 * x.abs().max(), name
+        off, size = (ours.grad - true.grad).abs().amax(-1), true.grad.abs().amax(-1)
+        assert (off <= 1e-3 * size + 1e-7 * w.abs().max()).all(), name
+
+
+@pytest.mark.parametrize("squash", ["sigmoid", None])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_sorted_values_of_constant_rows_move_with_all_values_alike(squash: str | None, weighted: bool) -> None:
+    """All targets get of every value what it weighs, whatever it is: the gradient is sum(c) a. The rest must cancel."""
+    x = torch.full((50, 12), 3.7, requires_grad=True)
+    a = some_weights(50, 12) if weighted else torch.full((50, 12), 1 / 12)
+    c = inputs("normal", 50, 7)
+    sinksort.soft_sort(x, weights=a, num_targets=7, squash=squash, eps=1e-3, backend="numba").backward(c)
+    assert x.grad is not None
+    torch.testing.assert_close(x.grad, c.sum(-1, keepdim=True) * a, rtol=0, atol=1e-6)

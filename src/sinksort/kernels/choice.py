@@ -30,7 +30,8 @@ _FILES = {"numba": ("numba_rows", "numba_long"), "triton": ("triton_rows", "trit
 _HINTS = {"numba": "install it with pip install 'sinksort[cpu]'", "triton": "it comes with torch for CUDA on Linux"}
 _ORDINARY = Newton()
 _REACHED = 1e-5  #: marginal error that kernels always come below
-_SHARP = 5e-3  #: least entropy of sorts and selections of short rows in single precision
+#: Least entropy of sorts and selections of short rows in single precision; of very short ones, by as few targets.
+_SHARP, _SHARP_OF_VERY_SHORT = 5e-3, 1e-3
 _MOST_LOGS = 128  #: values of rows whose plans are answered as such
 _VERY_SHORT = 20  #: values of rows that Numba's kernels work on sixteen at a time
 _SINGLE = (torch.float32, torch.float16, torch.bfloat16)
@@ -159,9 +160,11 @@ def able_of_logs(name: str, ask: Ask, backend: str) -> bool:
 
 def too_sharp(name: str, ask: Ask, backend: str) -> bool:
     """Whether single precision is not enough for a few targets: what they receive changes within eps."""
-    small = name == "numba" and ask.x.shape[-1] <= _SHORT and sharp(ask) and not _any_eps(ask)
-    small = small and not _one_by_one(name, ask)
-    return small and _refused(f"its kernels sort and select from eps = {_SHARP:g} up, and eps = {ask.eps:g}", backend)
+    n, K, eps = ask.x.shape[-1], ask.y.shape[-1], ask.eps
+    if name != "numba" or n > _SHORT or isinstance(eps, Tensor) or _any_eps(ask) or _one_by_one(name, ask):
+        return False
+    least = _SHARP_OF_VERY_SHORT if n <= _VERY_SHORT and K <= _VERY_SHORT else _SHARP
+    return eps < least and _refused(f"its kernels sort and select from eps = {least:g} up, and eps = {eps:g}", backend)
 
 
 def remember(name: str) -> None:

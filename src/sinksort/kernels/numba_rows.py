@@ -23,7 +23,8 @@ from .numba_rows_lanes import SHORT
 from .numba_rows_logs import logs_rows, logs_rows_backward, logs_state
 from .numba_rows_many_pull import MODERATE, many_backward, many_layout, pull_many
 from .numba_rows_select import SIZE, few_backward, pull_few, push_few
-from .numba_rows_short import pull_short, push_short, short_backward, short_state
+from .numba_rows_short import pull_short, push_short, short_state
+from .numba_rows_short_back import short_backward
 from .numba_rows_two import TWO_SIZE, pull_two, push_two, two_backward
 from .numba_rows_whole import pull_ruled, ruled_backward
 from .numba_rows_wide import push_rows

@@ -1,4 +1,4 @@
-"""Batches of very short rows: sixteen of them in, solved in lanes, and out again."""
+"""Batches of very short rows: sixteen of them in, solved in lanes, and out again. See ``numba_rows_short_back``."""
 
 from __future__ import annotations
 
@@ -8,21 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .numba_compile import exact
-from .numba_maths import F32, F64, larger, size_of
-from .numba_rows_careful import CANCELLED, careful
-from .numba_rows_lanes import (
-    lane_averages,
-    lane_covariances,
-    lane_gibbs,
-    lane_places,
-    lane_places_backward,
-    lane_rows,
-    lane_tensions,
-    lane_thresholds,
-)
-from .numba_rows_lanes_newton import lane_eliminate, lane_excesses, lane_newton, lane_substitute
+from .numba_maths import F32, F64, larger
+from .numba_rows_lanes import lane_gibbs, lane_places, lane_thresholds
+from .numba_rows_lanes_newton import lane_excesses, lane_newton
 from .numba_simd import (
-    any_lane,
     choose,
     load,
     load64,
@@ -44,9 +33,8 @@ Y, B, EXCESS, PHI, U, INV, PIVOT, LAM, TENSION, HIGH, LOW, PER_PLACE, RISE = ran
 EPS, FIRST, LAST, UNIT = range(4)
 
 _LARGEST_LOGIT = 1e9
-_RIDGE, _ROUNDING = np.float32(1e-9), np.float32(1e-6)
 _PER_LOG_2 = 2.0 / math.log(2.0)
-_Steps = tuple[int, int, int, int, int]
+Steps = tuple[int, int, int, int, int]
 
 
 class Lanes(NamedTuple):
@@ -117,7 +105,7 @@ def out_of_lanes(k: F32, count: int, step: int, first: int, R: int, rows: F32) -
 
 
 @exact
-def rows_into(k: Lanes, x: F32, a: F32, y: F32, b: F32, eps: F32, n: int, K: int, squash: int, steps: _Steps,
+def rows_into(k: Lanes, x: F32, a: F32, y: F32, b: F32, eps: F32, n: int, K: int, squash: int, steps: Steps,
               first: int, R: int, fresh: bool) -> None:  # fmt: skip
     """16 rows from ``first``, and their places. What all rows share is there already, unless ``fresh``.
 
@@ -181,7 +169,7 @@ def leave(k: Lanes, n: int, K: int, first: int, R: int, state: F32, errors: F32,
 
 @exact
 def pull_short(begin: int, end: int, x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K: int, squash: int,
-               steps: _Steps, out: F32, state: F32, errors: F32) -> None:  # fmt: skip
+               steps: Steps, out: F32, state: F32, errors: F32) -> None:  # fmt: skip
     """Rows 16 begin to 16 end; see ``numba_rows_wide.pull_rows`` for the arguments."""
     k, stop, fresh = lanes_for(n, K), min(16 * end, len(errors)), True
     for first in range(16 * begin, stop, 16):
@@ -214,19 +202,8 @@ def nan_lanes(k: Lanes, n: int) -> Any:
 
 
 @exact
-def carry_lanes(k: Lanes, n: int) -> None:
-    """a_i (x_i - mean) * scale."""
-    mean, scale = load64(k.moments, 0), load64(k.moments, 16)
-    for i in range(0, 16 * n, 16):
-        x, a = load(k.n32[XS], i), load(k.n32[AW], i)
-        heavy = (x > -np.inf) & (x < np.inf) & (a > 0.0)
-        carried = widen(a) * ((widen(choose(heavy, x, splat(0.0))) - mean) * scale)
-        store(k.n32[WEIGHT], i, choose(heavy, narrow(carried), splat(0.0)))
-
-
-@exact
 def push_short(begin: int, end: int, x: F32, a: F32, y: F32, b: F32, eps: F32, n: int, K: int, squash: int,
-               steps: _Steps, out: F32, state: F32, errors: F32) -> None:  # fmt: skip
+               steps: Steps, out: F32, state: F32, errors: F32) -> None:  # fmt: skip
     k, stop, fresh = lanes_for(n, K), min(16 * end, len(errors)), True
     for first in range(16 * begin, stop, 16):
         rows_into(k, x, a, y, b, eps, n, K, squash, steps, first, stop, fresh)
@@ -256,95 +233,3 @@ def average_lanes(k: Lanes, n: int, K: int) -> None:
             sums, shares = sums + share * load64(values, 16 * i), shares + share
         average = choose(shares > 0.0, sums / shares, load64(k.moments, 0))
         store(k.k32[LAM], 16 * j, narrow(average) + nan)
-
-
-@exact
-def balance_lanes(k: Lanes, n: int) -> None:
-    """``numba_rows_careful.balanced`` in lanes."""
-    whole, weight = splat64(0.0), splat64(0.0)
-    for i in range(0, 16 * n, 16):
-        whole, weight = whole + widen(load(k.n32[WEIGHT], i)), weight + widen(load(k.n32[AW], i))
-    share, most, left = narrow(whole / weight), splat(0.0), splat(0.0)
-    for i in range(0, 16 * n, 16):
-        w = load(k.n32[WEIGHT], i)
-        rest = w - load(k.n32[AW], i) * share
-        most, left = larger(most, size_of(w)), larger(left, size_of(rest))
-        store(k.n32[WEIGHT], i, rest)
-    for i in range(0, 16 * n, 16):
-        store(k.n32[WEIGHT], i, choose(left < most * _ROUNDING, splat(0.0), load(k.n32[WEIGHT], i)))
-
-
-@exact
-def carefully(k: Lanes, n: int, K: int) -> None:
-    """The cotangent of x~ once more, for the rows marked in ``error``."""
-    out, h = np.empty(n, np.float32), np.zeros(K)
-    for lane in range(16):
-        if k.error[lane] > 0.0:
-            y, eps = k.k32[Y, lane::16].astype(np.float64), k.one[EPS, lane]
-            for j in range(K - 1):
-                threshold = float(k.k32[HIGH, 16 * j + lane]) + float(k.k32[LOW, 16 * j + lane])
-                h[j + 1] = h[j] + 2.0 * threshold / eps * (y[j + 1] - y[j])
-            careful(k.n64[AT, lane::16].copy(), k.n32[AW, lane::16].copy(), n, k.n32[WEIGHT, lane::16].copy(), y,
-                    k.k32[B, lane::16].copy(), h, k.k32[U, lane::16].copy(), k.k32[PHI, lane::16].copy(), K, eps,
-                    out)  # fmt: skip
-            for i in range(n):
-                k.n32[COV, 16 * i + lane] = out[i]
-
-
-@exact
-def short_backward(begin: int, end: int, x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K: int,
-                   squash: int, push: bool, steps: _Steps, w: F32, grad: F32, state: F32) -> None:  # fmt: skip
-    """See ``numba_rows_wide.rows_backward``."""
-    k, stop, size, fresh = lanes_for(n, K), min(16 * end, len(grad) // n), short_state(K), True
-    n32, k32, best, u, v, levels, y32 = k.n32, k.k32, k.n32[BEST], k.k32[U], k.n32[V], k.k32[PHI], k.k32[Y]
-    for first in range(16 * begin, stop, 16):
-        rows_into(k, x, a, y, b, eps, n, K, squash, steps, first, stop, fresh)
-        if fresh or steps[1] > 0:
-            into_lanes(phi, steps[1], K, first, stop, levels)
-            for j in range(0, 16 * K if push else 0, 16):
-                bj = load(k32[B], j)
-                store(levels, j, choose(bj > 0.0, load(levels, j) / bj, splat(0.0)))
-        fresh = False
-        into_lanes(state, size, K, first, stop, k32[HIGH])
-        into_lanes(state[K:], size, K, first, stop, k32[LOW])
-        into_lanes(state[2 * K :], size, K, first, stop, u)
-        if push:
-            carry_lanes(k, n)
-            store64(k.one[UNIT], 0, splat64(1.0) / load64(k.moments, 16))
-        else:
-            into_lanes(w, n, n, first, stop, n32[WEIGHT])
-            balance_lanes(k, n)
-            store64(k.one[UNIT], 0, splat64(1.0))
-        lane_gibbs(k.n64[AT], n, K, k32[HIGH], k32[LOW], k32[PER_PLACE], k.numbers, k32[RISE], best, k.G)
-        lane_rows(k.G, n, K, n32[AW], best, k.numbers, u, v, n32[AV], n32[LEAVING])
-        lane_averages(k.G, n, K, n32[ROOT], best, k.numbers, u, v, levels, y32, k.P, k.Q, n32[PHI_0], n32[MEAN],
-                      n32[Y_MEAN])  # fmt: skip
-        lane_tensions(k.P, n, K, n32[WEIGHT], levels, n32[PHI_0], n32[MEAN], k32[TENSION])
-        flow = splat(0.0)
-        for i in range(0, 16 * n, 16):
-            flow = flow + load(n32[LEAVING], i)
-        for j in range(0, 16 * K, 16):
-            store(k32[PIVOT], j, load(k32[B], j) * flow * _RIDGE)
-        lane_eliminate(k.Q, n, K, k32[PIVOT], k.W, k32[INV])
-        lane_substitute(k.W, K, k32[INV], k32[TENSION], k32[LAM])
-        lane_covariances(k.P, n, K, best, k.numbers, levels, n32[PHI_0], k32[LAM], y32, n32[Y_MEAN], n32[COV],
-                         n32[COV_2])  # fmt: skip
-        per_eps = narrow(splat64(2.0) / load64(k.one[EPS], 0))
-        parts, whole = splat(0.0), splat(0.0)
-        for i in range(0, 16 * n, 16):
-            part = load(n32[WEIGHT], i) * load(n32[COV], i)
-            along = part - load(n32[AW], i) * load(n32[COV_2], i)
-            parts, whole = larger(parts, size_of(part)), larger(whole, size_of(along))
-            store(n32[COV], i, per_eps * along)
-        cancelled = whole < parts * CANCELLED
-        if any_lane(cancelled):
-            store(k.error, 0, choose(cancelled, splat(1.0), splat(0.0)))
-            carefully(k, n, K)
-        lane_places_backward(n32[XS], n32[AW], k.n64[AT], n, squash, k.moments, k.one[UNIT], n32[COV])
-        nan = nan_lanes(k, n)
-        for i in range(0, 16 * n, 16):
-            g = load(n32[COV], i) + nan
-            if push:
-                g = g + (load(n32[PHI_0], i) + load(n32[MEAN], i)) * load(n32[AW], i)
-            store(n32[COV], i, g)
-        out_of_lanes(n32[COV], n, n, first, stop, grad)
