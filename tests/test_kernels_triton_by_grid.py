@@ -9,7 +9,8 @@ import sinksort
 
 pytest.importorskip("triton", reason="Triton is made for Linux only")
 
-from sinksort.kernels import triton_rows  # after the check that Triton is there
+from sinksort.kernels import triton_launch, triton_long, triton_rows  # after the check that Triton is there
+from sinksort.kernels import triton_long_by_grid as by_grid
 from tests.test_kernels_triton import DEVICE, pulled, random, rank_ask, same, true_ranks
 
 
@@ -27,9 +28,15 @@ def right(ask, phi):
     return taken_over(answer)
 
 
-@pytest.mark.parametrize(("n", "eps", "nodes"), [(257, 1e-2, 40), (300, 1e-3, 128)])
-def test_ordinary_rows_with_both_grids(n, eps, nodes):
-    x = torch.stack([random(n, seed=1), 1e30 * random(n, seed=9)]).to(DEVICE)
+@pytest.mark.parametrize(
+    ("n", "eps", "nodes", "block", "other"),
+    [(257, 1e-2, 40, 128, 1e30 * random(257, seed=9)), (300, 1e-3, 128, 512, torch.full((300,), 3.7))],
+    ids=["coarse grid, three blocks, huge", "fine grid, one block, constant"],
+)
+def test_ordinary_rows(monkeypatch, n, eps, nodes, block, other):
+    """Blocks of values are read by the program that solves, one after the other."""
+    monkeypatch.setattr(by_grid, "_READ_BLOCK", block)
+    x = torch.stack([random(n, seed=1), other]).to(DEVICE)
     assert right(*rank_ask(x, eps, nodes)) == [False] * 2
 
 
@@ -47,6 +54,30 @@ def test_a_row_that_a_grid_cannot_answer_is_taken_over(monkeypatch):
     monkeypatch.setattr(triton_rows, "_WIDE", 32)
     x = torch.stack([random(70), torch.arange(70) % 3 * 10.0 + 0.1 * random(70, seed=2)]).to(DEVICE)
     assert right(*rank_ask(x, 1e-2, 48)) == [False, True]
+
+
+BOTH = ["spread_cotangents", "solve_backward"]
+
+
+@pytest.mark.parametrize(
+    ("kernels", "n", "names"),
+    [
+        (triton_rows, 2048, ["spread", "solve", "forward", *BOTH, "backward"]),
+        (triton_long, 2049, ["moments", "spread", "solve", "read", *BOTH, "sum_back", "read_back"]),
+    ],
+)
+def test_launches_of_rows_that_a_program_can_read_and_of_longer_ones(monkeypatch, kernels, n, names):
+    found = []
+
+    def note(_recorder, kernel, *_args, **_constants):
+        found.append(kernel.__name__)
+
+    monkeypatch.setattr(triton_launch.Recorder, "__call__", note)
+    monkeypatch.setattr(triton_launch, "_records", {})  # nothing that was launched here is to be launched again
+    ask, phi = rank_ask(random(1, n), 1e-2, 40)
+    answer = kernels.pull(ask, phi)
+    kernels.pull_backward(ask, phi, answer.state, ask.x)
+    assert found == names
 
 
 def test_a_row_that_holds_nan_is_nan_and_no_other():

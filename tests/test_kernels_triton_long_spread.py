@@ -52,7 +52,7 @@ class Spread:
         chunks, room, masses, present = (empty(size) for size in (R * G * width, R * UP, (R, UP), (R, UP)))
         shape = {"HI": HI, "BLOCK": BLOCK, "SLABS": WARPS, "num_warps": WARPS}
         spread[(R * G,)](
-            *strided(x), *of_a, stats, G, state, HEAD.value, 0, chunks, n, tiles, G, **kind, GP=16, **shape
+            *strided(x), *of_a, stats, G, state, HEAD.value, 0, chunks, n, tiles, G, **kind, GP=16, WHOLE=0, **shape
         )
         if w is not None:
             spread_cotangents[(R * G,)](

@@ -1,7 +1,8 @@
 """The launches of rows onto many targets by way of a grid: how rows are cut, and which kernels run after each other.
 
 They serve long rows (``triton_long``), and rows that fit a thread block but whose plans do not fit into registers
-(``triton_rows``).
+(``triton_rows``). Of the latter any program reads all values in no time, and what counts is the time that the host
+needs for a launch: so they have two launches each way, which do what takes long rows four.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ _PROGRAMS = 528  #: chunks that all rows together are cut into: four for each mu
 _MOMENTS_BLOCK, _SPREAD_BLOCK, _READ_BLOCK, _SUM_BLOCK = 2048, 256, 1024, 512
 _SPREAD_WARPS = 4  #: each of which has a slab of the block
 _GATHERED = 64  #: chunks of a row that its one program adds up itself
+_WHOLE = 2048  #: longest rows that every program may read
 _HEAD: int = grid.HEAD.value
 _LO: int = LO.value
 
@@ -108,18 +110,22 @@ def forward(launch: Recorder, given: Given, last: Tensor, out: Tensor, error: Te
     K, KP, HI, CELLS, UP = sizes = sizes_of(given.y)
     of_state = given.state, given.size, given.before
     kind = {"SQUASH": given.code, "WEIGHTED": given.weighted}
-    M, tiles = cut(R, n, _MOMENTS_BLOCK)
-    stats = launch.empty(R * M * 8, dtype=torch.float64)
-    launch(
-        moments, R * M, *strided(x), *strided(a), given.y, row_stride(given.y), K, stats, n, tiles, M,
-        **kind, RULE=True, BLOCK=_MOMENTS_BLOCK,
-    )  # fmt: skip
+    whole = n <= _WHOLE
+    stats, M = None, None
+    if not whole:
+        M, tiles = cut(R, n, _MOMENTS_BLOCK)
+        stats = launch.empty(R * M * 8, dtype=torch.float64)
+        launch(
+            moments, R * M, *strided(x), *strided(a), given.y, row_stride(given.y), K, stats, n, tiles, M,
+            **kind, RULE=True, BLOCK=_MOMENTS_BLOCK,
+        )  # fmt: skip
     G, tiles = cut(R, n, _SPREAD_BLOCK)
     width = UP * (1 + given.weighted)
     chunks = launch.empty(R * G * width, dtype=torch.float32)
     launch(
         spread, R * G, *strided(x), *strided(a), stats, M, *of_state, chunks, n, tiles, G,
-        **kind, HI=HI, GP=_most(M), BLOCK=_SPREAD_BLOCK, SLABS=_SPREAD_WARPS, num_warps=_SPREAD_WARPS,
+        **kind, HI=HI, GP=_most(M or 1), BLOCK=_SPREAD_BLOCK, SLABS=_SPREAD_WARPS,
+        WHOLE=triton.next_power_of_2(n) if whole else 0, num_warps=_SPREAD_WARPS,
     )  # fmt: skip
     chunks, G = _gathered(launch, chunks, R, G, width)
     matrix = launch.constant(to_nodes(x.device))
@@ -127,13 +133,16 @@ def forward(launch: Recorder, given: Given, last: Tensor, out: Tensor, error: Te
     launch(
         solve, R,
         chunks, G, matrix, *given.targets, last, row_stride(last), given.eps, given.eps_rows, *of_state, error, scratch,
+        *((*strided(x), out, n) if whole else [None] * 5),
         K=K, KP=KP, CELLS=CELLS, UP=UP, WEIGHTED=given.weighted, EPS_ROWS=given.by_row, **sizes.tiles,
+        SQUASH=given.code if whole else 0, READ=_READ_BLOCK if whole else 0,
     )  # fmt: skip
-    blocks = triton.cdiv(n, _READ_BLOCK)
-    launch(
-        grid.read, R * blocks,
-        *strided(x), *of_state, out, n, blocks, KP=KP, CELLS=CELLS, SQUASH=given.code, BLOCK=_READ_BLOCK,
-    )  # fmt: skip
+    if not whole:
+        blocks = triton.cdiv(n, _READ_BLOCK)
+        launch(
+            grid.read, R * blocks,
+            *strided(x), *of_state, out, n, blocks, KP=KP, CELLS=CELLS, SQUASH=given.code, BLOCK=_READ_BLOCK,
+        )  # fmt: skip
 
 
 def backward(launch: Recorder, given: Given, w: Tensor, out: Tensor) -> None:
@@ -150,23 +159,29 @@ def backward(launch: Recorder, given: Given, w: Tensor, out: Tensor) -> None:
     chunks, G = _gathered(launch, chunks, R, G, UP)
     matrix = launch.constant(to_nodes(x.device))
     scratch = launch.empty(R * 2 * UP, dtype=torch.float32)
+    of_values = *strided(x), *strided(a), *strided(w)
+    whole = n <= _WHOLE
     launch(
         solve_backward, R, chunks, G, matrix, *given.targets, *of_eps, *of_state, scratch,
+        *((*of_values, out, n) if whole else [None] * 11),
         K=K, KP=KP, CELLS=CELLS, UP=UP, EPS_ROWS=given.by_row, **sizes.tiles,
+        SQUASH=given.code if whole else 0, WEIGHTED=whole and given.weighted, READ=_READ_BLOCK if whole else 0,
     )  # fmt: skip
+    if whole:
+        return
     kind = {"SQUASH": given.code, "WEIGHTED": given.weighted, "EPS_ROWS": given.by_row}
     G, tiles = cut(R, n, _SUM_BLOCK)
     sums = launch.empty(R * G * 2, dtype=torch.float64)
     if given.code:
         launch(
             grid.sum_back, R * G,
-            *strided(x), *strided(a), *strided(w), *of_state, scratch, sums, *of_eps, n, tiles, G,
+            *of_values, *of_state, scratch, sums, *of_eps, n, tiles, G,
             KP=KP, CELLS=CELLS, UP=UP, **kind, BLOCK=_SUM_BLOCK,
         )  # fmt: skip
     blocks = triton.cdiv(n, _READ_BLOCK)
     launch(
         grid.read_back, R * blocks,
-        *strided(x), *strided(a), *strided(w), *of_state, scratch, sums, *of_eps, out, n, blocks, G,
+        *of_values, *of_state, scratch, sums, *of_eps, out, n, blocks, G,
         KP=KP, CELLS=CELLS, UP=UP, GP=_most(G), **kind, BLOCK=_READ_BLOCK,
     )  # fmt: skip
 

@@ -4,7 +4,8 @@ The interval that holds x~ is cut into 9 HI cells, and node q stands at the begi
 lie beyond each end. Tables at the nodes are read at a value by the polynomial through the eight nodes about its cell.
 
 Forward: moments, spread (``triton_long_spread``), solve (``triton_long_solve``), read. Backward: spread the cotangents,
-solve (``triton_long_solve_back``), sum what the standardisation needs, read.
+solve (``triton_long_solve_back``), sum what the standardisation needs, read. Each is a launch of its own where rows are
+long; of others the programs that spread and solve do the rest as well, with the functions that are here.
 """
 
 from __future__ import annotations
@@ -99,6 +100,15 @@ def read(
     row, block = pid // blocks, pid % blocks
     table = table_of(state, row, size, before)
     at = block.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    read_values(x, x_row, x_step, row, at, n, table, out, KP, CELLS, SQUASH)
+
+
+@triton.jit
+def read_values(
+    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, row: tl.tensor, at: tl.tensor, n: tl.tensor, table: tl.tensor,
+    out: tl.tensor, KP: tl.constexpr, CELLS: tl.constexpr, SQUASH: tl.constexpr,
+) -> None:  # fmt: skip
+    """``read`` for values ``at`` of a row."""
     inside = at < n
     cell, u, _slope, _z = found(load_single(x, row, at, x_row, x_step, n), table, CELLS, SQUASH)
     value = between(table + HEAD + 2 * KP, cell, u, inside)
@@ -106,16 +116,28 @@ def read(
 
 
 @triton.jit
+def slope_back(eps: tl.tensor, eps_rows: tl.tensor, row: tl.tensor, EPS_ROWS: tl.constexpr) -> Any:
+    return 2.0 / (tl.load(eps_rows + row) if EPS_ROWS else eps)
+
+
+@triton.jit
 def pulled_back(
-    v: tl.tensor, weight: tl.tensor, w: tl.tensor, inside: tl.tensor, table: tl.tensor, covariances: tl.tensor,
-    slope: tl.tensor, KP: tl.constexpr, CELLS: tl.constexpr, UP: tl.constexpr, SQUASH: tl.constexpr,
+    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, w: tl.tensor,
+    w_row: tl.tensor, w_step: tl.tensor, row: tl.tensor, at: tl.tensor, n: tl.tensor, table: tl.tensor,
+    covariances: tl.tensor, slope: tl.tensor, KP: tl.constexpr, CELLS: tl.constexpr, UP: tl.constexpr,
+    SQUASH: tl.constexpr, WEIGHTED: tl.constexpr,
 ) -> Any:  # fmt: skip
-    """The cotangent of z, and z, of some values; infinite ones have none."""
+    """The cotangent of z, and z, of values ``at``; infinite ones have none. And their weights, and they themselves."""
+    inside = at < n
+    v = load_single(x, row, at, x_row, x_step, n)
+    weight = load_weight(a, row, at, a_row, a_step, n, WEIGHTED)
+    cotangent = load_weight(w, row, at, w_row, w_step, n, True)
+    unit = 1.0 if WEIGHTED else 1.0 / n
     cell, u, steepness, z = found(v, table, CELLS, SQUASH)
-    direct = w * between(table + HEAD + 2 * KP + UP, cell, u, inside)
-    through = weight * between(covariances, cell, u, inside)
+    direct = cotangent * between(table + HEAD + 2 * KP + UP, cell, u, inside)
+    through = unit * weight * between(covariances, cell, u, inside)
     pull = slope * steepness * (direct - through)
-    return tl.where(is_finite(v) | (v != v), pull, 0.0), z
+    return tl.where(is_finite(v) | (v != v), pull, 0.0), z, weight, v
 
 
 @triton.jit(do_not_specialize=["tiles", "G"])
@@ -126,26 +148,38 @@ def sum_back(
     KP: tl.constexpr, CELLS: tl.constexpr, UP: tl.constexpr, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr,
     EPS_ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
-    """One chunk's sums of the cotangent of z, alone and times z: what the mean and the deviation receive."""
+    """``chunk_sums_back`` of all chunks."""
     pid = tl.program_id(0)
     row, g = pid // G, pid % G
     table = table_of(state, row, size, before)
     covariances = scratch + row.to(tl.int64) * (2 * UP) + UP
-    slope = 2.0 / (tl.load(eps_rows + row) if EPS_ROWS else eps)
-    unit = 1.0 if WEIGHTED else 1.0 / n
+    total, tilted = chunk_sums_back(
+        x, x_row, x_step, a, a_row, a_step, w, w_row, w_step, row, g, tiles, n, table, covariances,
+        slope_back(eps, eps_rows, row, EPS_ROWS), KP, CELLS, UP, SQUASH, WEIGHTED, BLOCK,
+    )  # fmt: skip
+    tl.store(sums + pid.to(tl.int64) * 2, total)
+    tl.store(sums + pid.to(tl.int64) * 2 + 1, tilted)
+
+
+@triton.jit
+def chunk_sums_back(
+    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, w: tl.tensor,
+    w_row: tl.tensor, w_step: tl.tensor, row: tl.tensor, g: tl.tensor, tiles: tl.tensor, n: tl.tensor,
+    table: tl.tensor, covariances: tl.tensor, slope: tl.tensor, KP: tl.constexpr, CELLS: tl.constexpr,
+    UP: tl.constexpr, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr,
+) -> Any:  # fmt: skip
+    """One chunk's sums of the cotangent of z, alone and times z: what the mean and the deviation receive."""
     total = tl.full((), 0.0, tl.float64)
     tilted = tl.full((), 0.0, tl.float64)
     for tile in range(tiles):
         at = (g.to(tl.int64) * tiles + tile) * BLOCK + tl.arange(0, BLOCK)
-        inside = at < n
-        v = load_single(x, row, at, x_row, x_step, n)
-        weight = unit * load_weight(a, row, at, a_row, a_step, n, WEIGHTED)
-        cotangent = load_weight(w, row, at, w_row, w_step, n, True)
-        pull, z = pulled_back(v, weight, cotangent, inside, table, covariances, slope, KP, CELLS, UP, SQUASH)
+        pull, z, _weight, _v = pulled_back(
+            x, x_row, x_step, a, a_row, a_step, w, w_row, w_step, row, at, n, table, covariances, slope,
+            KP, CELLS, UP, SQUASH, WEIGHTED,
+        )  # fmt: skip
         total += tl.sum(pull).to(tl.float64)
         tilted += tl.sum(pull * z).to(tl.float64)
-    tl.store(sums + pid.to(tl.int64) * 2, total)
-    tl.store(sums + pid.to(tl.int64) * 2 + 1, tilted)
+    return total, tilted
 
 
 @triton.jit(do_not_specialize=["blocks", "G"])
@@ -156,30 +190,46 @@ def read_back(
     KP: tl.constexpr, CELLS: tl.constexpr, UP: tl.constexpr, GP: tl.constexpr, SQUASH: tl.constexpr,
     WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
-    """The cotangent of x. With z = (x - mean) / std it is (g_i - a_i (sum g + z_i sum g z)) / std."""
+    """The cotangent of x."""
     pid = tl.program_id(0)
     row, block = pid // blocks, pid % blocks
     table = table_of(state, row, size, before)
     covariances = scratch + row.to(tl.int64) * (2 * UP) + UP
-    slope = 2.0 / (tl.load(eps_rows + row) if EPS_ROWS else eps)
     at = block.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = at < n
-    v = load_single(x, row, at, x_row, x_step, n)
-    weight = load_weight(a, row, at, a_row, a_step, n, WEIGHTED)
-    cotangent = load_weight(w, row, at, w_row, w_step, n, True)
-    unit = 1.0 if WEIGHTED else 1.0 / n
-    pull, z = pulled_back(v, unit * weight, cotangent, inside, table, covariances, slope, KP, CELLS, UP, SQUASH)
+    total, tilted = tl.full((), 0.0, tl.float64), tl.full((), 0.0, tl.float64)
     if SQUASH != 0:
-        total, tilted = sums_of(sums, row, G, tl.load(table + CONSTANT), GP)
-        pull = standard_back(pull, z, weight, v, total, tilted, kept(table + WEIGHT), kept(table + STD))
-    tl.store(out + row.to(tl.int64) * n + at, pull.to(out.dtype.element_ty), mask=inside)
+        total, tilted = sums_of(sums, row, G, GP)
+    write_back(
+        x, x_row, x_step, a, a_row, a_step, w, w_row, w_step, row, at, n, table, covariances,
+        slope_back(eps, eps_rows, row, EPS_ROWS), total, tilted, out, KP, CELLS, UP, SQUASH, WEIGHTED,
+    )  # fmt: skip
 
 
 @triton.jit
-def sums_of(sums: tl.tensor, row: tl.tensor, G: tl.tensor, constant: tl.tensor, GP: tl.constexpr) -> Any:
-    """The two sums of a row; a constant row has no deviation to receive the second."""
+def sums_of(sums: tl.tensor, row: tl.tensor, G: tl.tensor, GP: tl.constexpr) -> Any:
+    """The two sums of a row."""
     g = tl.arange(0, GP)
     of_chunk = sums + (row.to(tl.int64) * G + g) * 2
     total = tl.sum(tl.load(of_chunk, mask=g < G, other=0.0))
-    tilted = tl.sum(tl.load(of_chunk + 1, mask=g < G, other=0.0))
-    return total, tl.where(constant > 0.0, 0.0, tilted)
+    return total, tl.sum(tl.load(of_chunk + 1, mask=g < G, other=0.0))
+
+
+@triton.jit
+def write_back(
+    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, w: tl.tensor,
+    w_row: tl.tensor, w_step: tl.tensor, row: tl.tensor, at: tl.tensor, n: tl.tensor, table: tl.tensor,
+    covariances: tl.tensor, slope: tl.tensor, total: tl.tensor, tilted: tl.tensor, out: tl.tensor, KP: tl.constexpr,
+    CELLS: tl.constexpr, UP: tl.constexpr, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr,
+) -> None:  # fmt: skip
+    """The cotangent of values ``at``. With z = (x - mean) / std it is (g_i - a_i (sum g + z_i sum g z)) / std.
+
+    A constant row has no deviation to receive the second sum.
+    """
+    pull, z, weight, v = pulled_back(
+        x, x_row, x_step, a, a_row, a_step, w, w_row, w_step, row, at, n, table, covariances, slope,
+        KP, CELLS, UP, SQUASH, WEIGHTED,
+    )  # fmt: skip
+    if SQUASH != 0:
+        tilted = tl.where(tl.load(table + CONSTANT) > 0.0, 0.0, tilted)
+        pull = standard_back(pull, z, weight, v, total, tilted, kept(table + WEIGHT), kept(table + STD))
+    tl.store(out + row.to(tl.int64) * n + at, pull.to(out.dtype.element_ty), mask=at < n)

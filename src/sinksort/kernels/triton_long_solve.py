@@ -18,7 +18,7 @@ import triton.language as tl
 
 from .triton_held import BRIDGE, LAST, NEAR, SMALL, accept_or_shorten, begin, go_on
 from .triton_held_tiles import indices, inverse_of, most_over_targets, over_targets, places_of_targets, running, scalar
-from .triton_long_grid import HEAD, MIDDLE, ROUNDS, STEP, table_of
+from .triton_long_grid import HEAD, MIDDLE, ROUNDS, STEP, read_values, table_of
 from .triton_long_nodes import (
     AHEAD,
     add_up,
@@ -48,19 +48,22 @@ _ENOUGH = tl.constexpr(2e-6)  #: L1 error of the column sums at which a row is d
 _MOST_ROUNDS = tl.constexpr(4)
 
 
-@triton.jit(do_not_specialize=["chunks"])
+@triton.jit(do_not_specialize=["chunks", "x", "x_row", "x_step", "out", "n"])
 def solve(
     moments: tl.tensor, chunks: tl.tensor, to_nodes: tl.tensor, y: tl.tensor, y_row: tl.tensor, b: tl.tensor,
     b_row: tl.tensor, phi: tl.tensor, phi_row: tl.tensor, last: tl.tensor, last_row: tl.tensor, eps: tl.tensor,
     eps_rows: tl.tensor, state: tl.tensor, size: tl.tensor, before: tl.tensor, error: tl.tensor, scratch: tl.tensor,
+    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, out: tl.tensor, n: tl.tensor,
     K: tl.constexpr, KP: tl.constexpr, CELLS: tl.constexpr, UP: tl.constexpr, WEIGHTED: tl.constexpr,
     EPS_ROWS: tl.constexpr, KB: tl.constexpr, X: tl.constexpr, V: tl.constexpr, VT: tl.constexpr, KF: tl.constexpr,
-    XF: tl.constexpr,
+    XF: tl.constexpr, SQUASH: tl.constexpr, READ: tl.constexpr,
 ) -> None:  # fmt: skip
     """Potentials, tables and errors of a row whose facts are in its state; scratch: 3 UP numbers a row.
 
     Tiles of the coarse nodes have KB lanes for the targets, X for nodes, of which a thread has V and VT. The pass over
-    all nodes has tiles of KF lanes and XF nodes.
+    all nodes has tiles of KF lanes and XF nodes. If READ is not 0, the tables are read as well, at READ values x at a
+    time; x and what comes with it may be None otherwise, and SQUASH anything. Nothing is compiled for the layout of x:
+    this kernel takes long to compile, and reads little.
     """
     row = tl.program_id(0)
     row64 = row.to(tl.int64)
@@ -220,6 +223,11 @@ def solve(
     mean = tl.load(table + MIDDLE)
     tl.store(error + row, tl.where(mean == mean, estimate, 0.0))  # rows that hold NaN have no error
     tl.store(table + ROUNDS, rounds.to(tl.float32))
+    if READ:  # all tables have been there since the last barrier
+        for first in range(0, n, READ):
+            read_values(
+                x, x_row, x_step, row, tl.arange(0, READ).to(tl.int64) + first, n, table, out, KP, CELLS, SQUASH
+            )
 
 
 @triton.jit

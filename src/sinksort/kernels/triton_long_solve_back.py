@@ -7,7 +7,7 @@ import triton.language as tl
 
 from .triton_held import BRIDGE, begin, go_on
 from .triton_held_tiles import indices, most_over_targets, over_targets, places_of_targets, scalar
-from .triton_long_grid import HEAD, ROUNDS, STEP, table_of
+from .triton_long_grid import HEAD, ROUNDS, STEP, chunk_sums_back, slope_back, table_of, write_back
 from .triton_long_nodes import add_up, at_node, coarse, from_moments, refined, steps_to_coarse_node, steps_to_node
 from .triton_long_plan import (
     both_indices,
@@ -24,18 +24,26 @@ _STEPS = tl.constexpr(40)  #: of conjugate gradients
 _ACCURACY = tl.constexpr(1e-5)  #: of lambda
 
 
-@triton.jit(do_not_specialize=["chunks"])
+@triton.jit(
+    do_not_specialize=[
+        "chunks", "x", "x_row", "x_step", "a", "a_row", "a_step", "w", "w_row", "w_step", "out", "n",
+    ]
+)  # fmt: skip
 def solve_backward(
     moments: tl.tensor, chunks: tl.tensor, to_nodes: tl.tensor, y: tl.tensor, y_row: tl.tensor, b: tl.tensor,
     b_row: tl.tensor, phi: tl.tensor, phi_row: tl.tensor, eps: tl.tensor, eps_rows: tl.tensor, state: tl.tensor,
-    size: tl.tensor, before: tl.tensor, scratch: tl.tensor,
+    size: tl.tensor, before: tl.tensor, scratch: tl.tensor, x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor,
+    a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, w: tl.tensor, w_row: tl.tensor, w_step: tl.tensor,
+    out: tl.tensor, n: tl.tensor,
     K: tl.constexpr, KP: tl.constexpr, CELLS: tl.constexpr, UP: tl.constexpr, EPS_ROWS: tl.constexpr,
     KB: tl.constexpr, X: tl.constexpr, V: tl.constexpr, VT: tl.constexpr, KF: tl.constexpr, XF: tl.constexpr,
+    SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, READ: tl.constexpr,
 ) -> None:  # fmt: skip
     """lambda of one row, and the table of Cov(lambda, y) at the nodes: the second half of scratch, 2 UP numbers a row.
 
     Where the coarse nodes were good enough forward, they are here. Otherwise what all nodes say is missing is solved
-    for as well, and the table is computed at all nodes.
+    for as well, and the table is computed at all nodes. If READ is not 0, the cotangent of x is computed as well, of
+    READ values at a time; see ``triton_long_solve.solve``.
     """
     row = tl.program_id(0)
     row64 = row.to(tl.int64)
@@ -58,7 +66,7 @@ def solve_backward(
     tl.debug_barrier()
     j, i, it = both_indices(chunks, KA, V, VT, X, KB)
     m, mt = tl.load(room + i), tl.load(room + it)
-    w, wt = tl.load(room + CP + i), tl.load(room + CP + it)
+    brought, brought_t = tl.load(room + CP + i), tl.load(room + CP + it)  # by cotangents
     middle, per_scale, y_scale = scale_of(y, K)
     target, gap, share = places_of_targets(y, b, j, middle, per_scale, K)
     s, _inverse = slope_of(step, y_scale, eps, eps_rows, row, EPS_ROWS)
@@ -69,7 +77,7 @@ def solve_backward(
     inverse_D, resistance, D, _c = path_of(p, pt, m, mt, target, gap, KA, V, VT, X, KB)
     levels = tl.load(phi + j, mask=j < K, other=0.0).to(tl.float32)
     rank, rank_t = over_targets(p * levels, V, X, KB), over_targets(pt * levels, VT, X, KB)
-    t = over_nodes(p * ((levels - rank) * w), pt * ((levels - rank_t) * wt), KA, X, KB)
+    t = over_nodes(p * ((levels - rank) * brought), pt * ((levels - rank_t) * brought_t), KA, X, KB)
     softness = most_over_targets(tl.where(share > 0, D / tl.where(share > 0, share, 1.0), 0.0), 1, X, KB)
     bridge = BRIDGE * share * softness
     largest = most_over_targets(tl.abs(t), 1, X, KB)
@@ -142,3 +150,18 @@ def solve_backward(
         tl.debug_barrier()
         at_all = tl.arange(0, UP)
         tl.store(room + at_all, refined(mine, at_all, NODES))
+    if READ:
+        tl.debug_barrier()
+        slope = slope_back(eps, eps_rows, row, EPS_ROWS)
+        total, tilted = tl.full((), 0.0, tl.float64), tl.full((), 0.0, tl.float64)
+        if SQUASH != 0:
+            total, tilted = chunk_sums_back(
+                x, x_row, x_step, a, a_row, a_step, w, w_row, w_step, row, row * 0, tl.cdiv(n, READ), n, table, room,
+                slope, KP, CELLS, UP, SQUASH, WEIGHTED, READ,
+            )  # fmt: skip
+        for start in range(0, n, READ):
+            at = tl.arange(0, READ).to(tl.int64) + start
+            write_back(
+                x, x_row, x_step, a, a_row, a_step, w, w_row, w_step, row, at, n, table, room, slope, total, tilted,
+                out, KP, CELLS, UP, SQUASH, WEIGHTED,
+            )  # fmt: skip

@@ -47,7 +47,16 @@ from .triton_long_grid import (
     facts_to_place,
     table_of,
 )
-from .triton_long_maths import keep, load_single, load_weight, placed_single, row_facts, single_facts
+from .triton_long_maths import (
+    chunk_moments,
+    facts,
+    keep,
+    load_single,
+    load_weight,
+    placed_single,
+    row_facts,
+    single_facts,
+)
 
 LO = tl.constexpr(9)  #: cells of a wide cell: 16 less the seven nodes that a cell reaches beyond itself
 
@@ -171,15 +180,24 @@ def spread(
     stats: tl.tensor, of_stats: tl.tensor, state: tl.tensor, size: tl.tensor, before: tl.tensor, out: tl.tensor,
     n: tl.tensor, tiles: tl.tensor, G: tl.tensor,
     SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, HI: tl.constexpr, GP: tl.constexpr, BLOCK: tl.constexpr,
-    SLABS: tl.constexpr,
+    SLABS: tl.constexpr, WHOLE: tl.constexpr,
 ) -> None:  # fmt: skip
     """One chunk's moments; with weights also how many values each cell has. The facts are left as well.
 
-    There are partial moments of ``of_stats`` other chunks, at most GP.
+    These are computed here if WHOLE is not 0, and then it is at least n: every program of a row reads all of it, which
+    takes less time than another launch. Otherwise there are partial moments of ``of_stats`` other chunks, at most GP.
     """
     pid = tl.program_id(0)
     row, g = pid // G, pid % G
-    mean, std, constant, total_weight, least, most, _poison = row_facts(stats, row, of_stats, SQUASH, GP)
+    if WHOLE:
+        total_weight, mean, squares, bottom, top, least, most, nan = chunk_moments(
+            x, x_row, x_step, a, a_row, a_step, x, 0, 0, n, row, pid * 0, 1, SQUASH, WEIGHTED, True, WHOLE
+        )
+        mean, std, constant, total_weight, least, most, _poison = facts(
+            total_weight, mean, squares, bottom, top, least, most, nan, SQUASH
+        )
+    else:
+        mean, std, constant, total_weight, least, most, _poison = row_facts(stats, row, of_stats, SQUASH, GP)
     unit, middle, rest, offset = single_facts(mean, std, SQUASH)
     top = most.to(tl.float32)
     lowest, step = interval(least, most, LO * HI)
