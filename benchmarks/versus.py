@@ -58,6 +58,9 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
     parser.add_argument("--name", help="of the results: versus_NAME (default: cpu, or that of the GPU)")
+    parser.add_argument(
+        "--add", action="store_true", help="to the results that exist: what is not measured now stays, and is marked"
+    )
     parser.add_argument("--redraw", action="store_true", help="write tables and plots again, from the JSON of a run")
     return parser.parse_args(given)
 
@@ -174,6 +177,21 @@ def measure(options: argparse.Namespace, peers: list[Peer], means: Means, kept: 
     return entries
 
 
+def added(before: list[dict[str, Any]], now: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Cells and contestants of both, as they are now where they are in both; what is not is marked."""
+    found: dict[tuple[str, float], dict[str, Any]] = {}
+    for entry in before:
+        earlier = {name: {**record, "earlier": True} for name, record in entry["records"].items()}
+        found[entry["cell"], entry["eps"]] = {**entry, "records": earlier}
+    for entry in now:
+        key = entry["cell"], entry["eps"]
+        found[key] = {**entry, "records": {**found.get(key, entry)["records"], **entry["records"]}}
+    order = [cell.key for cell in CELLS]
+    return sorted(
+        found.values(), key=lambda e: (order.index(e["cell"]) if e["cell"] in order else len(order), -e["eps"])
+    )
+
+
 def write(measured: dict[str, Any], stem: Path) -> str:
     text = report.table(measured["entries"], measured["about"], measured["settings"])
     write_whole(stem.with_suffix(".md"), text)
@@ -211,6 +229,12 @@ def main(given: list[str] | None = None) -> None:
         "memory": memory if options.device == "cpu" else None, "missing": missing,
         "cells": [cell.key for cell in options.cells],
     }  # fmt: skip
+    if options.add and stem.with_suffix(".json").exists():
+        before = json.loads(stem.with_suffix(".json").read_text(encoding="utf-8"))
+        if before["about"] != about:
+            raise SystemExit(f"--add: {stem.name}.json is of another machine or other versions; leave --add out.")
+        entries = added(before["entries"], entries)
+        settings["cells"] = list(dict.fromkeys([*before["settings"].get("cells", ()), *settings["cells"]]))
     measured = {"about": about, "settings": settings, "entries": entries}
     write_whole(stem.with_suffix(".json"), json.dumps(measured, indent=1) + "\n")
     print(write(measured, stem))

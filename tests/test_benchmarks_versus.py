@@ -196,6 +196,24 @@ def test_report_names_the_best_peer_and_prints_no_time_behind_a_failed_gate(benc
     assert "\n| sinksort |" not in text
 
 
+def test_results_can_be_added_to_and_what_stays_is_marked(bench):
+    before = [
+        {"cell": "rank-128x100", "eps": 0.01, "records": {"sinksort": _record(0.003), "OTT (unrolled)": _record(0.9)}},
+        {"cell": "rank-128x10", "eps": 0.01, "records": {"sinksort": _record(0.002)}},
+    ]
+    now = [{"cell": "rank-128x100", "eps": 0.01, "records": {"sinksort": _record(0.001)}}]
+    entries = bench.versus.added(before, now)
+    assert [entry["cell"] for entry in entries] == ["rank-128x10", "rank-128x100"]  # the order of the table
+    assert "earlier" not in before[0]["records"]["OTT (unrolled)"]
+    settings = {"command": "c", "limit": 2.0, "memory": None, "missing": {}}
+    text = bench.report.table(entries, {}, settings)
+    assert "| soft rank, 128 x 10 \\* |  | 2.00 |" in text
+    assert "| soft rank, 128 x 100 |  | 1.00 |  | none |  |  | 900 \\* |" in text
+    assert "| OTT (unrolled) \\* |" in text
+    assert "- \\* was measured in an earlier run" in text
+    assert "earlier" not in bench.report.table(now, {}, settings)
+
+
 def test_on_a_gpu_graphs_are_compared_with_all_and_calls_with_calls(bench):
     records = {
         "hard": _record(0.002), "sinksort": _record(0.003), "sinksort (CUDA graph)": _record(0.0005),

@@ -58,6 +58,8 @@ def table(entries: list[Entry], about: dict[str, str], settings: dict[str, Any])
     done = {entry["cell"] for entry in entries}
     undone = [Cell.parse(key).title for key in settings.get("cells", ()) if key not in done]
     lines += [f"- not measured yet: {', '.join(undone)}"] if undone else []
+    if any(record.get("earlier") for entry in entries for record in entry["records"].values()):
+        lines += ["- \\* was measured in an earlier run on the same kind of machine"]
     for eps in sorted({entry["eps"] for entry in entries}, reverse=True):
         chosen = [entry for entry in entries if entry["eps"] == eps]
         lines += ["", f"## eps = {eps:g}: forward plus backward", "", *_summary(chosen)]
@@ -83,7 +85,7 @@ def _summary(entries: list[Entry]) -> list[str]:
         ours, hard = median(records.get("sinksort")), median(records.get("hard"))
         name, best = best_peer({n: r for n, r in records.items() if not (recorded and n in COMPILED)})
         columns = [
-            cell.title,
+            cell.title + _star(records.get("sinksort")),
             f"{milliseconds(hard)} `{HARD[cell.task]}`" if hard else "",
             milliseconds(ours) if ours else _why(records.get("sinksort")),
             _ratio(ours, hard),
@@ -95,7 +97,8 @@ def _summary(entries: list[Entry]) -> list[str]:
             name, best = best_peer(records)
             columns += [_or_why(records.get(GRAPH)), f"{milliseconds(best)} {name}" if best else "none"]
             columns += [_ratio(graph, best)]
-        columns += [_or_why(records.get(other)) for other in ("paper's method", "OTT (unrolled)")]
+        others = [records.get(other) for other in ("paper's method", "OTT (unrolled)")]
+        columns += [_or_why(other) + _star(other) for other in others]
         lines.append(_line(columns))
     return lines
 
@@ -112,12 +115,12 @@ def _details(cell: Cell, records: dict[str, Entry]) -> list[str]:
     unable = []
     for name, record in sorted(records.items(), key=lambda item: median(item[1]) or math.inf):
         if record["status"] not in ("ok", "forward only"):
-            unable.append(f"{_shown(name, cell)}: {record['status']}")
+            unable.append(f"{_shown(name, cell, record)}: {record['status']}")
             continue
         off = [f"{value:.0e}" for value in record.get("errors", [])] or ["n/a", "n/a"]
         floor = KINDS.get(name) == "floor"
         columns = [
-            _shown(name, cell),
+            _shown(name, cell, record),
             spread(record, "forward"),
             spread(record, "both") or record.get("backward", ""),
             _memory(cell, record),
@@ -173,8 +176,12 @@ def _or_why(record: Entry | None) -> str:
     return milliseconds(median(record)) or _why(record)
 
 
-def _shown(name: str, cell: Cell) -> str:
-    return f"`{HARD[cell.task]}`" if name == "hard" else name
+def _shown(name: str, cell: Cell, record: Entry) -> str:
+    return (f"`{HARD[cell.task]}`" if name == "hard" else name) + _star(record)
+
+
+def _star(record: Entry | None) -> str:
+    return " \\*" if record and record.get("earlier") else ""
 
 
 def _memory(cell: Cell, record: Entry) -> str:
