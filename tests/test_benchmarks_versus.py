@@ -208,7 +208,7 @@ def test_results_can_be_added_to_and_what_stays_is_marked(bench):
     settings = {"command": "c", "limit": 2.0, "memory": None, "missing": {}}
     text = bench.report.table(entries, {}, settings)
     assert "| soft rank, 128 x 10 \\* |  | 2.00 |" in text
-    assert "| soft rank, 128 x 100 |  | 1.00 |  | none |  |  | 900 \\* |" in text
+    assert "| soft rank, 128 x 100 |  | 1.00 |  | 900 OTT (unrolled) | 0.00 |  | 900 \\* |" in text
     assert "| OTT (unrolled) \\* |" in text
     assert "- \\* was measured in an earlier run" in text
     assert "earlier" not in bench.report.table(now, {}, settings)
