@@ -102,8 +102,8 @@ def smooth_plan(
 
     sizes = first_sizes(eps_rows.detach().amin().item(), x.dtype)
     parts: list[Part] = []
-    everything = [(torch.arange(len(flat), device=flat.device), n)]
-    for index, live in everything if kept is None else rows_by_count(kept):
+    groups = [(torch.arange(len(flat), device=flat.device), n)] if kept is None else rows_by_count(kept)
+    for index, live in groups:
         if live == 0:
             continue  # nothing in these rows: their answers are zero
         own = None if given is None else (given[0][index], given[1][index])

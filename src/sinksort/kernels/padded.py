@@ -1,16 +1,17 @@
-"""Rows with padding, each answered as the row that it is without.
+"""Ranks and sorts of rows with padding, in place of ``reads``: each row is answered as the row that it is without.
 
 A row of c values and padding has c default targets. So the rule for long rows differs from row to row, and the sorted
 values of a row are as many as it holds. Rows with equally many values are the rows of a batch without padding, for
 which there are kernels: there is one call for each number of values that occurs.
 
-None comes back where the mask is to be left to others: to kernels that can do with it, if rows to be ranked are short;
-to the reference, on a GPU (where batches are what counts) and where nobody may look at the mask.
+Masks are left to ``reads``, or to the reference behind it, where rows to be ranked are so short that kernels can do
+with the mask; on a GPU, where batches are what counts; and where nobody may look at the mask.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,63 +25,71 @@ from ..squash import Squash
 from . import reads
 from .tables import MOST_TARGETS
 
-_Answer = Callable[[Tensor, Tensor | None], Tensor | None]
+
+def ranks(x: Tensor, *call: Any) -> Tensor | None:
+    """``reads.ranks``; rows with padding are taken apart if their targets are too many to be taken one by one."""
+    return _answered(reads.ranks, MOST_TARGETS, False, x, *call)
 
 
-def ranks(
+def sorts(x: Tensor, *call: Any) -> Tensor | None:
+    """``reads.sorts``; the values of a row with padding come first, then zeros."""
+    return _answered(reads.sorts, 0, True, x, *call)
+
+
+def _answered(
+    read: Callable[..., Tensor | None],
+    most: int,
+    ahead: bool,
     x: Tensor,
     dim: int,
     descending: bool,
     weights: Tensor | None,
     mask: Tensor,
+    targets: Tensor | None,
+    target_weights: Tensor | None,
+    num_targets: int | None,
     eps: float | Tensor,
     cost: Cost,
     squash: Squash,
     solver: Solver,
     backend: str,
 ) -> Tensor | None:
-    """Among default targets, of rows too long for their targets to be taken one by one."""
-    if _left_to_others(x, eps, backend) or as_rows(x, dim).shape[-1] <= MOST_TARGETS:
-        return None
-    return _by_count(
-        x, dim, weights, mask, False,
-        lambda own, a: reads.ranks(own, -1, descending, a, None, None, None, None, eps, cost, squash, solver, backend),
-    )  # fmt: skip
+    """``read``, without padding where it can be taken out of rows of more than ``most`` values."""
+    others = eps, cost, squash, solver, backend
+    default = targets is None and target_weights is None and num_targets is None
+    if default and _may_take_out(x, eps, backend) and as_rows(x, dim).shape[-1] > most:
+
+        def alone(values: Tensor, own: Tensor | None) -> Tensor | None:
+            return read(values, -1, descending, own, None, None, None, None, *others)
+
+        found = _by_count(x, dim, weights, mask, ahead, alone)
+        if found is not None:
+            return found
+    return read(x, dim, descending, weights, mask, targets, target_weights, num_targets, *others)
 
 
-def sorts(
-    x: Tensor,
-    dim: int,
-    descending: bool,
-    weights: Tensor | None,
-    mask: Tensor,
-    eps: float | Tensor,
-    cost: Cost,
-    squash: Squash,
-    solver: Solver,
-    backend: str,
-) -> Tensor | None:
-    """On default targets: the values of a row come first, then zeros."""
-    if _left_to_others(x, eps, backend):
-        return None
-    return _by_count(
-        x, dim, weights, mask, True,
-        lambda own, a: reads.sorts(own, -1, descending, a, None, None, None, None, eps, cost, squash, solver, backend),
-    )  # fmt: skip
-
-
-def _left_to_others(x: Tensor, eps: float | Tensor, backend: str) -> bool:
+def _may_take_out(x: Tensor, eps: float | Tensor, backend: str) -> bool:
     if backend == "torch" or not isinstance(x, Tensor) or isinstance(eps, Tensor):
-        return True
-    return not x.is_cpu or x.numel() == 0 or tracing() or not host_may_look(x)
+        return False
+    return x.is_cpu and x.numel() > 0 and not tracing() and host_may_look(x)
 
 
-def _by_count(x: Tensor, dim: int, weights: Tensor | None, mask: Tensor, ahead: bool, answer: _Answer) -> Tensor | None:
-    """``answer`` of values and weights (r, c) without padding, put where they were, or ``ahead`` of all padding."""
+def _by_count(
+    x: Tensor,
+    dim: int,
+    weights: Tensor | None,
+    mask: Tensor,
+    ahead: bool,
+    alone: Callable[[Tensor, Tensor | None], Tensor | None],
+) -> Tensor | None:
+    """``alone`` of values and weights (r, c) without padding, put where they were, or ``ahead`` of all padding.
+
+    None if nothing is kept, or ``alone`` has no answer.
+    """
     rows = as_rows(x, dim)
     n = rows.shape[-1]
     kept, _ = existing(x, dim, mask)
-    kept = torch.as_tensor(kept).reshape(-1, n)
+    kept = torch.as_tensor(kept).reshape(-1, n)  # there is a mask, so it is no None
     groups = [(at, count) for at, count in reversed(rows_by_count(kept)) if count]  # if one is too long, the first is
     if not groups:
         return None
@@ -95,7 +104,7 @@ def _by_count(x: Tensor, dim: int, weights: Tensor | None, mask: Tensor, ahead: 
         shares = like_rows(weights, x, dim, "weights").reshape(-1).index_select(0, taken).split(sizes)
     found = []
     for i, shape in enumerate(shapes):
-        out = answer(values[i].reshape(shape), None if weights is None else shares[i].reshape(shape))
+        out = alone(values[i].reshape(shape), None if weights is None else shares[i].reshape(shape))
         if out is None:
             return None
         found.append(out.reshape(-1))

@@ -16,6 +16,10 @@ import triton.language as tl
 from .triton_long_spread import LO
 
 AHEAD = tl.constexpr(6)  #: coarse nodes before the first node
+#: How interpolation midway between coarse nodes weighs the two nearest, the next two, ...: degree 13.
+W1, W2, W3, W4, W5, W6, W7 = (
+    tl.constexpr(w / 2**25) for w in (20612592, -5153148, 1717716, -490776, 104104, -14196, 924)
+)
 _AT_ONCE = tl.constexpr(16)  #: chunks that are added up together
 _SLICE = tl.constexpr(32)  #: numbers that a program gathers
 
@@ -108,13 +112,13 @@ def coarse(masses: tl.tensor, NODES: tl.constexpr, CP: tl.constexpr) -> Any:
     """Masses at the coarse nodes."""
     q = 2 * (tl.arange(0, CP) - AHEAD)
     m = at_node(masses, q, NODES)
-    m += 0.6143031120300293 * both_sides(masses, q, 1, NODES)
-    m += -0.15357577800750732 * both_sides(masses, q, 3, NODES)
-    m += 0.05119192600250244 * both_sides(masses, q, 5, NODES)
-    m += -0.014626264572143555 * both_sides(masses, q, 7, NODES)
-    m += 0.003102540969848633 * both_sides(masses, q, 9, NODES)
-    m += -0.00042307376861572266 * both_sides(masses, q, 11, NODES)
-    m += 2.753734588623047e-05 * both_sides(masses, q, 13, NODES)
+    m += W1 * both_sides(masses, q, 1, NODES)
+    m += W2 * both_sides(masses, q, 3, NODES)
+    m += W3 * both_sides(masses, q, 5, NODES)
+    m += W4 * both_sides(masses, q, 7, NODES)
+    m += W5 * both_sides(masses, q, 9, NODES)
+    m += W6 * both_sides(masses, q, 11, NODES)
+    m += W7 * both_sides(masses, q, 13, NODES)
     return m
 
 
@@ -128,13 +132,13 @@ def refined(table: tl.tensor, q: tl.tensor, NODES: tl.constexpr) -> Any:
     """What a table of the coarse nodes says about node q: ``coarse`` the other way."""
     inside, odd = q < NODES, (q < NODES) & (q % 2 == 1)
     c = q // 2 + AHEAD
-    value = 0.6143031120300293 * neighbours(table, c, 1, odd)
-    value += -0.15357577800750732 * neighbours(table, c, 2, odd)
-    value += 0.05119192600250244 * neighbours(table, c, 3, odd)
-    value += -0.014626264572143555 * neighbours(table, c, 4, odd)
-    value += 0.003102540969848633 * neighbours(table, c, 5, odd)
-    value += -0.00042307376861572266 * neighbours(table, c, 6, odd)
-    value += 2.753734588623047e-05 * neighbours(table, c, 7, odd)
+    value = W1 * neighbours(table, c, 1, odd)
+    value += W2 * neighbours(table, c, 2, odd)
+    value += W3 * neighbours(table, c, 3, odd)
+    value += W4 * neighbours(table, c, 4, odd)
+    value += W5 * neighbours(table, c, 5, odd)
+    value += W6 * neighbours(table, c, 6, odd)
+    value += W7 * neighbours(table, c, 7, odd)
     return tl.where(odd, value, tl.load(table + c, mask=inside, other=0.0))
 
 

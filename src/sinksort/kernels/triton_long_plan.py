@@ -17,7 +17,15 @@ import triton
 import triton.language as tl
 
 from .triton_held import path_through
-from .triton_held_tiles import indices, inverse_of, most_over_targets, over_targets, scale_of_targets
+from .triton_held_tiles import (
+    indices,
+    inverse_of,
+    most_over_targets,
+    over_targets,
+    places_of_targets,
+    scale_of_targets,
+)
+from .triton_long_grid import HEAD
 from .triton_parts import LOG2_E
 
 
@@ -63,6 +71,20 @@ def split(v: tl.tensor) -> Any:
     """A multiple of 2^-15, and the rest."""
     high = tl.floor(v * 32768.0 + 0.5) * 3.0517578125e-05
     return high, v - high
+
+
+@triton.jit
+def with_potentials(
+    y: tl.tensor, b: tl.tensor, table: tl.tensor, j: tl.tensor, middle: tl.tensor, per_scale: tl.tensor,
+    K: tl.constexpr, KP: tl.constexpr,
+) -> Any:  # fmt: skip
+    """Targets j: places, the steps between them, weights; and places and potentials in two parts, for ``conditional``.
+
+    Potentials are those that the state of the row holds.
+    """
+    target, gap, share = places_of_targets(y, b, j, middle, per_scale, K)
+    yh, yl = split(target)
+    return target, gap, share, yh, yl, tl.load(table + HEAD + j), tl.load(table + HEAD + KP + j)
 
 
 @triton.jit

@@ -40,6 +40,7 @@ from .triton_long_plan import (
     scale_of,
     slope_of,
     split,
+    with_potentials,
 )
 from .triton_parts import LOG2_E
 
@@ -115,9 +116,7 @@ def solve(
     while again:
         # Nothing but these numbers is kept from one round to the next: a second round is rare.
         tl.debug_barrier()
-        target, gap, share = places_of_targets(y, b, j, middle, per_scale, K)
-        yh, yl = split(target)
-        Uh, Ul = tl.load(table + HEAD + j), tl.load(table + HEAD + KP + j)
+        target, gap, share, yh, yl, Uh, Ul = with_potentials(y, b, table, j, middle, per_scale, K, KP)
         m, mt = tl.load(room + i), tl.load(room + it)
         e = conditional(steps_to_coarse_node(i, CELLS), yh, yl, Uh, Ul, share, s, V, X, KB)
         et = conditional(steps_to_coarse_node(it, CELLS), yh, yl, Uh, Ul, share, s, VT, X, KB)
@@ -185,9 +184,7 @@ def solve(
         tl.store(table + HEAD + KP + j, Ul + low)
         tl.debug_barrier()
         jf, qf = indices(chunks, KP // KF, 1, XF, KF)
-        target_f, _gap, share_f = places_of_targets(y, b, jf, middle, per_scale, K)
-        yh_f, yl_f = split(target_f)
-        Uh_f, Ul_f = tl.load(table + HEAD + jf), tl.load(table + HEAD + KP + jf)
+        target_f, _gap, share_f, yh_f, yl_f, Uh_f, Ul_f = with_potentials(y, b, table, jf, middle, per_scale, K, KP)
         levels = tl.load(phi + jf, mask=jf < K, other=0.0).to(tl.float32)
         sums = share_f * 0.0
         for first in range(0, NODES, XF):

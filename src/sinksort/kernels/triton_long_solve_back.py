@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from .triton_held import BRIDGE, begin, go_on
-from .triton_held_tiles import indices, most_over_targets, over_targets, places_of_targets, scalar
+from .triton_held_tiles import indices, most_over_targets, over_targets, scalar
 from .triton_long_grid import HEAD, ROUNDS, STEP, chunk_sums_back, slope_back, table_of, write_back
 from .triton_long_nodes import add_up, at_node, coarse, from_moments, refined, steps_to_coarse_node, steps_to_node
 from .triton_long_plan import (
@@ -17,7 +17,7 @@ from .triton_long_plan import (
     path_of,
     scale_of,
     slope_of,
-    split,
+    with_potentials,
 )
 
 _STEPS = tl.constexpr(40)  #: of conjugate gradients
@@ -68,10 +68,8 @@ def solve_backward(
     m, mt = tl.load(room + i), tl.load(room + it)
     brought, brought_t = tl.load(room + CP + i), tl.load(room + CP + it)  # by cotangents
     middle, per_scale, y_scale = scale_of(y, K)
-    target, gap, share = places_of_targets(y, b, j, middle, per_scale, K)
+    target, gap, share, yh, yl, Uh, Ul = with_potentials(y, b, table, j, middle, per_scale, K, KP)
     s, _inverse = slope_of(step, y_scale, eps, eps_rows, row, EPS_ROWS)
-    yh, yl = split(target)
-    Uh, Ul = tl.load(table + HEAD + j), tl.load(table + HEAD + KP + j)
     p = conditional(steps_to_coarse_node(i, CELLS), yh, yl, Uh, Ul, share, s, V, X, KB)
     pt = conditional(steps_to_coarse_node(it, CELLS), yh, yl, Uh, Ul, share, s, VT, X, KB)
     inverse_D, resistance, D, _c = path_of(p, pt, m, mt, target, gap, KA, V, VT, X, KB)
@@ -109,9 +107,7 @@ def solve_backward(
             tl.store(room + j, multiplier * largest)
             tl.debug_barrier()
             jr, qr = indices(chunks, KAF, 1, XF, KF)
-            target_r, _gap_r, share_r = places_of_targets(y, b, jr, middle, per_scale, K)
-            yh_r, yl_r = split(target_r)
-            Uh_r, Ul_r = tl.load(table + HEAD + jr), tl.load(table + HEAD + KP + jr)
+            _target, _gap, share_r, yh_r, yl_r, Uh_r, Ul_r = with_potentials(y, b, table, jr, middle, per_scale, K, KP)
             levels_r = tl.load(phi + jr, mask=jr < K, other=0.0).to(tl.float32)
             multiplier_r = tl.load(room + jr)
             missing = share_r * 0.0
@@ -131,9 +127,7 @@ def solve_backward(
         tl.store(room + j, multiplier * largest)
         tl.debug_barrier()
         jf, qf = indices(chunks, KAF, 1, XF, KF)
-        target_f, _gap_f, share_f = places_of_targets(y, b, jf, middle, per_scale, K)
-        yh_f, yl_f = split(target_f)
-        Uh_f, Ul_f = tl.load(table + HEAD + jf), tl.load(table + HEAD + KP + jf)
+        target_f, _gap_f, share_f, yh_f, yl_f, Uh_f, Ul_f = with_potentials(y, b, table, jf, middle, per_scale, K, KP)
         multiplier_f = tl.load(room + jf)
         tl.debug_barrier()
         for first in range(0, NODES, XF):

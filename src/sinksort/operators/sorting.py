@@ -155,13 +155,9 @@ def soft_rank(
     >>> sinksort.soft_rank(x)
     tensor([2.9591, 4.1148, 2.0544, 4.8701, 1.0016])
     """
-    fused = None
-    if mask is not None and targets is None and target_weights is None and num_targets is None:
-        fused = padded.ranks(x, dim, descending, weights, mask, eps, cost, squash, solver, backend)
-    if fused is None:
-        fused = reads.ranks(
-            x, dim, descending, weights, mask, targets, target_weights, num_targets, eps, cost, squash, solver, backend
-        )
+    fused = (reads.ranks if mask is None else padded.ranks)(
+        x, dim, descending, weights, mask, targets, target_weights, num_targets, eps, cost, squash, solver, backend
+    )
     if fused is not None:
         return fused
     return plan_for(
@@ -210,13 +206,9 @@ def soft_sort(
     >>> sinksort.soft_sort(x, num_targets=2, eps=1e-3)
     tensor([-4.3240,  4.0760])
     """
-    fused = None
-    if mask is not None and targets is None and target_weights is None and num_targets is None:
-        fused = padded.sorts(x, dim, descending, weights, mask, eps, cost, squash, solver, backend)
-    if fused is None:
-        fused = reads.sorts(
-            x, dim, descending, weights, mask, targets, target_weights, num_targets, eps, cost, squash, solver, backend
-        )
+    fused = (reads.sorts if mask is None else padded.sorts)(
+        x, dim, descending, weights, mask, targets, target_weights, num_targets, eps, cost, squash, solver, backend
+    )
     if fused is not None:
         return fused
     return plan_for(
