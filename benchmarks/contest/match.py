@@ -115,7 +115,7 @@ def _try(process: Process, cell: Cell, eps: float, rules: Rules, record: Record)
     except ContestantError as failure:
         record.update(status=failure.reason, grows=failure.grows)
         return
-    a_round = sum(max(2 * LEAST, 2 * spent[what] if spent[what] < WARM else spent[what]) for what in passes)
+    a_round = sum(3 * max(LEAST, spent[what]) if spent[what] < WARM else spent[what] for what in passes)
     record["rounds"] = max(2, min(rules.rounds, math.floor(rules.budget / a_round)))
     record["seconds"] = {what: [] for what in passes}
 

@@ -21,10 +21,10 @@ Entry = dict[str, Any]  # a cell at an eps: {"cell", "eps", "records"}
 
 HOW = """\
 Standard normal float32 values. A round times every contestant of a cell once, in random order, each in a process of its
-own with the same number of threads; a sample lasts at least 10 ms in as many calls as that takes, and on a GPU ends
-when the device has finished. What is compiled or tuned is so before. Times are medians in milliseconds (with the
-quartiles), forward alone and forward plus backward. A pass may take {limit:g} s; who needs more, or {memory},
-is listed so, and not tried in larger cells.
+own with the same number of threads; a sample lasts at least 10 ms in as many calls as that takes, after as many that
+are not counted, and on a GPU ends when the device has finished. What is compiled or tuned is so before. Times are
+medians in milliseconds (with the quartiles), forward alone and forward plus backward. A pass may take {limit:g} s; who
+needs more, or {memory}, is listed so, and not tried in larger cells.
 
 *Softness.* The paper's method and OTT pose our problem, with the same eps, as does the *ot* of SoftTorch and SoftJAX
 for ranks. Every other peer's parameter is tuned by bisection on about a thousand values to be as soft as sinksort at

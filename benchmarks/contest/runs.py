@@ -40,7 +40,7 @@ class Run(Protocol):
 
 
 def seconds(run: Run, what: Pass, least: float) -> float:
-    """Of one call: the mean over as many in a row as last ``least`` seconds, after one that is not counted.
+    """Of one call: the mean over as many in a row as last ``least`` seconds, after as many that are not counted.
 
     The clock stops when the device has finished the last. A call of more than a tenth of a second counts at once: what
     others have left in the caches is nothing to it.
@@ -52,7 +52,7 @@ def seconds(run: Run, what: Pass, least: float) -> float:
     while True:
         spent = _timed(run, what, calls)
         if spent >= least or calls >= MOST:
-            return spent / calls
+            return _timed(run, what, calls) / calls
         calls = min(MOST, max(2 * calls, math.ceil(1.2 * calls * least / spent)))
 
 
