@@ -95,7 +95,8 @@ class Answer(NamedTuple):
 class Kernels(Protocol):
     """One implementation. Rows that hold NaN are answered by NaN; everything else is defined as in the reference."""
 
-    FINAL: bool  #: rows that could not be answered are NaN already: nobody needs to look at ``Answer.error``
+    def final(self, ask: Ask, /) -> bool:
+        """Whether rows that could not be answered are NaN already: nobody needs to look at ``Answer.error`` then."""
 
     def state_layout(self, ask: Ask) -> tuple[int, torch.dtype]:
         """Columns and dtype of ``Answer.state``, for those who trace the operator."""

@@ -38,8 +38,6 @@ from .numba_rows_sources import padded
 from .numba_rows_wide import ACCEPTED
 from .numba_tasks import run
 
-FINAL = False
-
 _PIECE = 1 << 15  #: values that a task works on
 _MOST_PIECES = 64
 _SCRATCH = 1 << 22  #: bytes of moments at a time: rows are worked on in groups
@@ -53,6 +51,11 @@ _HOPELESS = 0.3  #: error of a rule that says nothing about how many nodes are m
 _KINDS = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16, torch.float16: FLOAT16}
 _SQUASHES = {"sigmoid": SIGMOID, "arctan": ARCTAN, None: IDENTITY}
 _NONE = Array(np.empty(0, np.float32), np.empty(0, np.uint16), FLOAT32, 0)
+
+
+def final(_ask: Ask) -> bool:
+    """Never: a row that could not be answered says so in its error."""
+    return False
 
 
 def state_layout(ask: Ask) -> tuple[int, torch.dtype]:

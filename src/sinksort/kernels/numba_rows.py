@@ -31,8 +31,6 @@ from .numba_rows_wide import push_rows
 from .numba_rows_work import SAVED, state_size
 from .numba_tasks import run
 
-FINAL = False  #: a row that could not be answered says so in its error
-
 _MOST_VALUES, _MOST_TARGETS = 1 << 15, 1 << 10  #: beyond which scratch no longer fits any cache
 _PRICE, _PRICE_OF_LOGS = 3.0, 10.0  #: nanoseconds that a row takes, over n K
 _SOFT = 3.0  #: n^2 eps from which most of the weight is not where the hard sort puts it
@@ -52,6 +50,11 @@ def unable(ask: Ask) -> str | None:
     if K > _MOST_TARGETS:
         return f"its kernels take at most {_MOST_TARGETS} targets, and there are {K}"
     return None
+
+
+def final(_ask: Ask) -> bool:
+    """Never: a row that could not be answered says so in its error."""
+    return False
 
 
 def state_layout(ask: Ask) -> tuple[int, torch.dtype]:

@@ -55,7 +55,7 @@ class Way(NamedTuple):
 
 def way_of(read: str, ask: Ask, name: str) -> Way:
     kernels = short_kernels(name) if read == "logs" else kernels_named(name, ask)
-    return Way(read, getattr(kernels, read), getattr(kernels, f"{read}_backward"), kernels.FINAL)
+    return Way(read, getattr(kernels, read), getattr(kernels, f"{read}_backward"), kernels.final(ask))
 
 
 def _with(phi: Tensor | None) -> tuple[Tensor, ...]:

@@ -20,8 +20,6 @@ from .triton_long_by_grid import MOST_NODES, cut, row_stride, strided
 from .triton_long_few_start import ROUNDS, THRESHOLDS
 from .triton_long_maths import CODES, moments
 
-FINAL = False
-
 _FEW = 4
 _MOMENTS_BLOCK, _COUNT_BLOCK = 2048, 256
 _STEPS = 24  #: of Newton's method; six are ordinary
@@ -43,6 +41,11 @@ def unable(ask: Ask) -> str | None:
 def _of_eps(ask: Ask) -> tuple[float, Tensor, bool]:
     """As a number, as rows, and which of the two it is."""
     return (0.0, ask.eps, True) if isinstance(ask.eps, Tensor) else (float(ask.eps), ask.y, False)
+
+
+def final(_ask: Ask) -> bool:
+    """Whether there is a last launch for rows that the others could not answer."""
+    return False
 
 
 def state_layout(ask: Ask) -> tuple[int, torch.dtype]:
