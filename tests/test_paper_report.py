@@ -129,6 +129,19 @@ def test_results_of_different_settings_are_not_averaged():
     assert len(sections.mnist_sort(one + other).tables) == 2
 
 
+def test_raw_scores_of_different_entropies_are_rows_of_their_own():
+    raw = [json.loads(json.dumps(sorting_units()[0])) for _ in range(3)]
+    for made, eps in zip(raw, (10.0, 1.0, 1.0), strict=True):
+        made["method"], made["knobs"]["raw_eps"] = "transport-raw", eps
+    raw[2]["seed"] = 1
+    (table,) = sections.mnist_sort(sorting_units() + raw).tables
+    assert [row[1:3] for row in table.rows] == [
+        ["transport (ours)", "1"],
+        ["transport, scores as they are, eps = 1", "2"],
+        ["transport, scores as they are, eps = 10", "1"],
+    ]
+
+
 def test_published_numbers_keep_their_order():
     """What the paper says of its own tables: ours is best for every n, and on train for 5 of 6 tables."""
     assert all(max(row, key=row.get) == "transport" for row in SORTING.values())

@@ -46,6 +46,12 @@ def _settings(unit: Unit, *names: str) -> tuple[Any, ...]:
     return tuple(unit["knobs"].get(name) for name in names)
 
 
+def _called(unit: Unit) -> str:
+    """A method's name, and what the settings of the table it stands in do not say."""
+    method, raw_eps = unit["method"], unit["knobs"].get("raw_eps")
+    return _NAMES[method] + (f", eps = {raw_eps:g}" if method == "transport-raw" else "")
+
+
 # ---- Table 2
 
 
@@ -171,15 +177,15 @@ def mnist_sort(units: Sequence[Unit]) -> Section:
             f"NeuralSort's tau = {tau:g}. {provenance(made)}"
         )
         rows = []
-        made.sort(key=lambda u: (int(u["case"][1:]), u["method"]))
-        by_case = groups(made, lambda u: (u["case"], u["method"]))
-        for (case, method), runs in by_case.items():
-            paper = SORTING.get(int(case[1:]), {}).get(method) if in_paper else None
+        made.sort(key=lambda u: (int(u["case"][1:]), u["method"], u["knobs"].get("raw_eps", 0.0)))
+        for (case, name), runs in groups(made, lambda u: (u["case"], _called(u))).items():
+            paper = SORTING.get(int(case[1:]), {}).get(runs[0]["method"]) if in_paper else None
             best = [max(unit["curve"], key=lambda point: point["validation_exact"]) for unit in runs]
-            exact, share = (summarise(point[f"test_{name}"] for point in best) for name in ("exact", "elements"))
+            exact, share = (summarise(point[f"test_{what}"] for point in best) for what in ("exact", "elements"))
             published = [[f"{number:.3f}"] for number in paper] if paper else [[""] * in_paper] * 2
-            row = [case[1:], _NAMES[method], str(len(runs)), str(epochs)]
+            row = [case[1:], name, str(len(runs)), str(epochs)]
             rows.append([*row, *published[0], f"{exact:3}", *published[1], f"{share:3}"])
+        by_case = groups(made, lambda u: (u["case"], u["method"]))
         section.text += _transport_against_neuralsort(by_case)
         sizes = sorted({n for unit in made for n in unit["knobs"]["sizes"]})
         wanted = [(f"n{n}", method) for n in sizes for method in METHODS]
@@ -265,21 +271,22 @@ def _curves(units: Sequence[Unit], name: str, label: str, title: Any) -> Figure:
         figure = Figure(figsize=(4.4 * max(len(by_case), 1.4), 3.3))
         panels = figure.subplots(1, len(by_case), squeeze=False)[0]
         for axes, (case, made) in zip(panels, by_case.items(), strict=True):
-            _panel(axes, groups(made, lambda u: u["method"]), name)
+            _panel(axes, groups(made, _called), name)
             axes.set(xlabel="epoch", ylabel=label, title=title(case))
             axes.legend(frameon=False, fontsize=8)
         figure.tight_layout()
     return figure
 
 
-def _panel(axes: Axes, by_method: dict[str, list[Unit]], name: str) -> None:
-    for method, runs in by_method.items():
-        colour = _COLOURS[method]
+def _panel(axes: Axes, by_name: dict[str, list[Unit]], name: str) -> None:
+    drawn: set[str] = set()
+    for called, runs in by_name.items():
+        method = runs[0]["method"]
+        colour, style = _COLOURS[method], "--" if method in drawn else "-"
+        drawn.add(method)
         epochs = [point["epoch"] for point in runs[0]["curve"]]
         points = [summarise(unit["curve"][i][name] for unit in runs) for i in range(len(epochs))]
         means = [point.mean for point in points]
-        axes.plot(
-            epochs, means, color=colour, label=_NAMES.get(method, method), linewidth=1.6, marker="o", markersize=2.5
-        )
+        axes.plot(epochs, means, style, color=colour, label=called, linewidth=1.6, marker="o", markersize=2.5)
         low, high = ([p.mean + sign * p.deviation for p in points] for sign in (-1, 1))
         axes.fill_between(epochs, low, high, color=colour, alpha=0.15, linewidth=0)
