@@ -30,7 +30,7 @@ _FILES = {"numba": ("numba_rows", "numba_long"), "triton": ("triton_rows", "trit
 _HINTS = {"numba": "install it with pip install 'sinksort[cpu]'", "triton": "it comes with torch for CUDA on Linux"}
 _ORDINARY = Newton()
 _REACHED = 1e-5  #: marginal error that kernels always come below
-#: Least entropy of sorts and selections of short rows in single precision; of very short ones, by as few targets.
+#: Least entropy of sorts and selections of short rows in single precision; of very short ones, to as few targets.
 _SHARP, _SHARP_OF_VERY_SHORT = 5e-3, 1e-3
 _MOST_LOGS = 128  #: values of rows whose plans are answered as such
 _VERY_SHORT = 20  #: values of rows that Numba's kernels work on sixteen at a time
@@ -159,12 +159,22 @@ def able_of_logs(name: str, ask: Ask, backend: str) -> bool:
 
 
 def too_sharp(name: str, ask: Ask, backend: str) -> bool:
-    """Whether single precision is not enough for a few targets: what they receive changes within eps."""
+    """Whether single precision is not enough for a few targets: what they receive changes within eps.
+
+    More targets are sorted in double precision then.
+    """
     n, K, eps = ask.x.shape[-1], ask.y.shape[-1], ask.eps
-    if name != "numba" or n > _SHORT or isinstance(eps, Tensor) or _any_eps(ask) or _one_by_one(name, ask):
+    if name != "numba" or K > _FEW_TARGETS or n > _SHORT or isinstance(eps, Tensor):
         return False
-    least = _SHARP_OF_VERY_SHORT if n <= _VERY_SHORT and K <= _VERY_SHORT else _SHARP
+    if _any_eps(ask) or _one_by_one(name, ask):
+        return False
+    least = least_eps(n, K)
     return eps < least and _refused(f"its kernels sort and select from eps = {least:g} up, and eps = {eps:g}", backend)
+
+
+def least_eps(n: int, K: int) -> float:
+    """From which n values are sorted on K targets in single precision."""
+    return _SHARP_OF_VERY_SHORT if n <= _VERY_SHORT and K <= _VERY_SHORT else _SHARP
 
 
 def remember(name: str) -> None:

@@ -1,8 +1,9 @@
 """Kernels on the CPU for batches of short rows, compiled by Numba: what ``asks.Kernels`` wants.
 
-Rows go to one of four families of kernels: with one unknown where there are two targets, sixteen at a time where rows
-are very short, without a matrix where targets are few, and with one elsewhere. Small batches take a few microseconds,
-so tensors become flat arrays by the shortest way there is.
+Rows go to one of five families of kernels: with one unknown where there are two targets, sixteen at a time where rows
+are very short, without a matrix where targets are few, in double precision where sorts need it, and with a matrix in
+single precision elsewhere. Small batches take a few microseconds, so tensors become flat arrays by the shortest way
+there is.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 
 from .asks import Answer, Ask
-from .choice import of_two, sharp
+from .choice import least_eps, of_two, sharp
 from .numba_maths import F32, F64, SQUASH_CODES
 from .numba_rows_few import FEW
 from .numba_rows_lanes import SHORT
@@ -29,10 +30,12 @@ from .numba_rows_two import TWO_SIZE, pull_two, push_two, two_backward
 from .numba_rows_whole import pull_ruled, ruled_backward
 from .numba_rows_wide import push_rows
 from .numba_rows_work import SAVED, state_size
+from .numba_sort import push_sorted, sorted_backward
 from .numba_tasks import run
 
-_MOST_VALUES, _MOST_TARGETS = 1 << 15, 1 << 10  #: beyond which scratch no longer fits any cache
+_MOST_VALUES, _MOST_NODES, _MOST_TARGETS = 1 << 15, 1 << 10, 1 << 11  #: beyond which scratch no longer fits any cache
 _PRICE, _PRICE_OF_LOGS = 3.0, 10.0  #: nanoseconds that a row takes, over n K
+_SMALL = 1 << 14  #: n K up to which sorts in single precision are faster
 _SOFT = 3.0  #: n^2 eps from which most of the weight is not where the hard sort puts it
 _NOTHING: F32 = np.zeros(0, np.float32)
 _NO_WEIGHTS: F64 = np.zeros(0)
@@ -47,8 +50,9 @@ def unable(ask: Ask) -> str | None:
         return f"its kernels for the CPU were given a tensor on {ask.x.device}"
     if n > _MOST_VALUES:
         return f"its kernels for short rows take at most {_MOST_VALUES} values, and a row has {n}"
-    if K > _MOST_TARGETS:
-        return f"its kernels take at most {_MOST_TARGETS} targets, and there are {K}"
+    most = _MOST_TARGETS if ask.m is None else _MOST_NODES
+    if K > most:
+        return f"its kernels take at most {most} targets, and there are {K}"
     return None
 
 
@@ -177,6 +181,8 @@ def _push_kernel(ask: Ask) -> _Call:
     work = _PRICE * R * n * K
     if _alone(ask):
         return _Call(push_two, R, work, (_weights(ask), y, *_exact(ask), eps, n, squash, steps))
+    if _in_double(ask):
+        return _Call(push_sorted, R, work, (a, y, b, eps, n, K, squash, _columns(ask), steps))
     if _in_lanes(n, K, ask.m):
         return _Call(push_short, (R + 15) // 16, work, (a, y, b, eps, n, K, squash, steps))
     if _of_few(K, ask.m):
@@ -192,6 +198,8 @@ def _backward_kernel(ask: Ask, phi: Tensor, push: bool) -> _Call:
     work, groups = _PRICE * R * n * K, (R + 15) // 16
     if _alone(ask):
         return _Call(two_backward, R, work, (_weights(ask), y, _exact(ask)[0], levels, eps, n, *how))
+    if push and _in_double(ask):
+        return _Call(sorted_backward, R, work, (a, y, b, levels, eps, n, K, squash, _columns(ask), how[2]))
     if not push and R >= 16 and _in_many(ask, phi):
         return _Call(many_backward, groups, work, (a, y, b, levels, eps, n, K, m, ask.m is not None, *how))
     if _in_lanes(n, K, ask.m):
@@ -204,6 +212,14 @@ def _backward_kernel(ask: Ask, phi: Tensor, push: bool) -> _Call:
 def _alone(ask: Ask) -> bool:
     """Whether rows go to the kernels for two targets: all but very short ones, which in lanes are twice as fast."""
     return of_two(ask) and (ask.x.shape[-1] > SHORT or sharp(ask))
+
+
+def _in_double(ask: Ask) -> bool:
+    """Whether single precision is not enough for a sort, since eps is small or targets are many, or no faster."""
+    n, K, eps = ask.x.shape[-1], ask.y.shape[-1], ask.eps
+    if ask.m is not None or K <= FEW:
+        return False
+    return n * K > _SMALL or (eps < least_eps(n, K) if not isinstance(eps, Tensor) else n > SHORT or K > SHORT)
 
 
 def _in_lanes(n: int, K: int, m: int | None) -> bool:

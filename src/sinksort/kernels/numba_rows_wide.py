@@ -92,6 +92,7 @@ from .numba_rows_work import (
     Z,
     sources_into,
     state_parts,
+    state_size,
     take_roots,
     targets_into,
     weights_into,
@@ -233,7 +234,7 @@ def push_rows(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, eps: F32, n
     """As ``pull_rows``; what is averaged is (x - mean) * scale, so that nothing overflows."""
     stride = padded(K)
     state64, state_int = state32.view(np.float64), state32.view(np.int32)
-    at32, at_int, size = state_parts(n, K, False)
+    (at32, at_int, _), size = state_parts(n, K, False), state_size(n, K, np.int64(0))
     k = workspace(n, K)
     xs, at, carried = k.n32[XS], k.n64[AT], k.n32[WEIGHT]
     for row in range(start, stop):

@@ -10,6 +10,7 @@ from .numba_compile import exact
 from .numba_maths import F32, F64, I32, I64
 from .numba_rows_sources import hats, lay_grid, locate, occupied_nodes, padded, spread
 from .numba_simd import load, root, store
+from .numba_sort import sort_state
 
 # Rows of Work.n32, .n64 and .n_int: of a row's values in the order they came, or of its sources in their own.
 XS, AW, READ, WITHIN, MASS, ROOT, OCCUPIED, V, WEIGHT, Y_0, PHI_0, MEAN, COV, COV_2, DIRECT, GIVEN = range(16)
@@ -84,10 +85,10 @@ def state_parts(n: int, K: int, whole: bool) -> tuple[int, int, int]:
 def state_size(n: int, K: int, m: int) -> int:
     """Of a row: the larger of what a rule needs and what all m targets do, and a flag that says which it was.
 
-    m is 0 where the targets are no rule, or more than can stand in for it; then there is no flag.
+    m is 0 where the targets are no rule, or more than can stand in for it; then there is no flag, but room for a sort.
     """
     by_rule = state_parts(n, K, False)[2]
-    return by_rule if m == 0 else max(by_rule, state_parts(n, m, True)[2]) + 2
+    return max(by_rule, sort_state(n, K)) if m == 0 else max(by_rule, state_parts(n, m, True)[2]) + 2
 
 
 @exact

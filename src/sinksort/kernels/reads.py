@@ -22,9 +22,7 @@ from .posed import Posed, answered
 from .posing import ask_of, count_of, flattener, one_by_one, pulled, pushed, shaper
 from .tables import MOST_TARGETS, Targets, default_targets, membership_targets, nodes_in_place_of
 
-#: Targets that sorts by Numba take one by one. Four times as many would be quicker than the reference too, but what is
-#: missing of a target's share, in single precision, counts for more the less it weighs.
-_MOST_SORTED = 256
+_MOST_SORTED = 2048  #: targets that sorts by Numba take one by one: the longest rows that are worked on by one thread
 _FAINT = 1e-12  #: share of a target, of which only the reference tells from where it would get it
 
 

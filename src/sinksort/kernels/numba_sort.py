@@ -1,0 +1,350 @@
+"""Sorted values of short rows, in double precision: every value, every target, any eps, any weights.
+
+What is read are averages over the values that a target gets, and a target may weigh little: so the columns of the plan
+had better be exact, and what is solved for are the potentials F of the values,
+
+    q_ij = exp(F_i + H_j - (y_j - x~_i)^2 / eps),   sum_i a_i q_ij = 1 by the choice of H,   sum_j b_j q_ij = 1 by F.
+
+Newton's matrix for F is I - Q B Q^T A, with as many rows as there are values; but P, the same plan between the values and
+K nodes in place of the targets (``numba_sort_panels``), gives nearly the same matrix, and by Woodbury's formula
+
+    (I - P P^T A / b)^-1 tau  =  tau + P mu,        L mu = P^T A tau,
+
+with the Laplacian L of the nodes, which is small. So a row is solved roughly, between a few sources and a few nodes
+(``numba_sort_small``), F is read off for all values, and then corrected by passes over all pairs that count
+(``numba_sort_passes``): a pass says how much each value sends, which is the error, and what is missing gives tau. With
+nodes that are good to a per mille a pass wins three digits, and the answer does not depend on how good they are.
+
+**Gradients.** With c the cotangent of the answer out_j = sum_i a_i q_ij x_i, the columns exact, and F moved so that each
+value sends what it did,
+
+    tau_i = sum_j c_j q_ij (x_i - out_j),      lambda_i - sum_j b_j q_ij E_j lambda = tau_i,     E_j = sum_i a_i q_ij . ,
+
+the cotangent of x~_i is (2 a_i / eps) sum_j q_ij (y_j - x~_i) (c_j (x_i - out_j) - b_j (lambda_i - E_j lambda)); and x_i
+itself receives a_i sum_j c_j q_ij. lambda is found by the same matrix, and corrected by a pass likewise.
+
+Values without weight influence nobody, and nobody asks where they go: they are left out.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from .numba_compile import exact
+from .numba_maths import F32, F64, I32, I64, places, places_backward, row_into
+from .numba_rows_sources import padded, range_of, sort_places
+from .numba_sort_panels import boundaries, panels
+from .numba_sort_passes import averages, laplacian, node_potentials, spread_back, tensions, tested, windows
+from .numba_sort_small import (
+    band,
+    edges,
+    eliminate,
+    exponentials,
+    gibbs,
+    hard_potentials,
+    newton,
+    plan_into,
+    shares,
+    substitute,
+    widest,
+)
+
+_Steps = tuple[int, int, int, int, int]
+
+_LARGEST_EXPONENT = 1e9  #: beyond this not even double precision resolves what small differences of places mean
+_CHANGE = 2.0  #: within a panel: see ``numba_sort_panels``
+_ROUGH = 1e-5  #: what may be missing at the nodes
+_ENOUGH = 1e-7  #: what a value may send too much or too little, of what it weighs
+_MOST_PASSES = 8
+_REFINED = 1e-7  #: of tau, may be left when lambda is done
+_FAR = -1e9  #: potential of values that are none
+
+# Rows of the scratch of a thread: of values (n64), of targets (k64), whole numbers of values (n_int).
+AT, X, A, VALUES, F, TAU, Q, LAM, ALONG, DIRECT, V, SOURCES, MASS = range(13)
+Y, B, NODES, WEIGHTS, G0, GAMMA, INVERSE, T, H_OF_NODES, C = range(10)
+COUNT, KEPT, LO, HI, OFFSET = range(5)
+_MOMENTS = 8  #: float64 of a state that are none of values or targets
+
+
+class _Work(NamedTuple):
+    n64: F64
+    k64: F64
+    n_int: I64
+    z: F64  #: boundaries
+    small: F64  #: (5, K)
+    lo32: I32  #: (K)
+    hi32: I32
+
+
+@exact
+def _workspace(n: int, K: int) -> _Work:
+    N, stride = padded(n) + 16, padded(K)
+    return _Work(
+        np.zeros((13, N)),
+        np.zeros((10, stride)),
+        np.zeros((5, N), np.int64),
+        np.zeros(max(N, stride) + 16),
+        np.zeros((5, stride)),
+        np.zeros(stride, np.int32),
+        np.zeros(stride, np.int32),
+    )
+
+
+@exact
+def sort_state(n: int, K: int) -> int:
+    """Size of a row's state in float32: moments, F, H and answers in float64; order, lo and hi in int32."""
+    return 2 * (_MOMENTS + n + 2 * K) + (n + 2 * K + 1) // 2 * 2
+
+
+@exact
+def _targets_into(k: _Work, y: F32, b: F32, K: int) -> None:
+    total = 0.0
+    for j in range(K):
+        total += b[j]
+    for j in range(K):
+        k.k64[Y, j], k.k64[B, j] = y[j], b[j] / total
+
+
+@exact
+def _sorted_into(k: _Work, aw: F32, at: F64, n: int, order: I32) -> int:
+    """Which values come in which order, without those that weigh nothing; returns how many."""
+    kept, which, places_kept = 0, k.n_int[KEPT], k.n64[LAM]
+    for i in range(n):
+        if aw[i] > 0.0:
+            which[kept], places_kept[kept] = i, at[i]
+            kept += 1
+    low, high = range_of(places_kept, kept)
+    sort_places(places_kept, kept, low, high, order, k.n_int[COUNT], k.n64[X])
+    for i in range(kept):
+        order[i] = which[order[i]]
+    return kept
+
+
+@exact
+def _values_into(k: _Work, xs: F32, aw: F32, at: F64, kept: int, mean: float, scale: float, order: I32) -> None:
+    total = 0.0
+    for i in range(kept):
+        total += aw[order[i]]
+    for i in range(kept):
+        o = order[i]
+        k.n64[X, i], k.n64[A, i], k.n64[VALUES, i] = at[o], aw[o] / total, (xs[o] - mean) * scale
+    k.n64[X, kept:], k.n64[A, kept:], k.n64[VALUES, kept:], k.n64[F, kept:] = k.n64[X, kept - 1], 0.0, 0.0, _FAR
+
+
+@exact
+def _nodes_into(k: _Work, n: int, K: int, eps: float, change: float) -> int:
+    """Nodes in place of the targets; returns how many."""
+    boundaries(k.n64[X], k.n64[A], n, k.k64[B], K, k.z)
+    return panels(k.k64[Y], k.k64[B], K, k.z, eps, change, k.k64[NODES], k.k64[WEIGHTS])
+
+
+@exact
+def _room(array: F64, size: int) -> F64:
+    return array if len(array) >= size else np.empty(size + size // 4)
+
+
+@exact
+def _roughly(k: _Work, n: int, K: int, eps: float, change: float, G: F64, P: F64,
+             W: F64) -> tuple[int, int, F64, F64, F64]:  # fmt: skip
+    """F for all values from a small problem, whose plan P and eliminated matrix W come back, with nodes and reach."""
+    nodes, weights, g0, gamma = k.k64[NODES], k.k64[WEIGHTS], k.k64[G0], k.k64[GAMMA]
+    sources, mass, lo, hi, offset, v = k.n64[SOURCES], k.n64[MASS], k.n_int[LO], k.n_int[HI], k.n_int[OFFSET], k.n64[V]
+    boundaries(k.k64[Y], k.k64[B], K, k.n64[A], n, k.z)
+    U = panels(k.n64[X], k.n64[A], n, k.z, eps, change, sources, mass)
+    M = _nodes_into(k, n, K, eps, change)
+    boundaries(sources, mass, U, weights, M, k.z)
+    hard_potentials(nodes, M, k.z, g0)
+    band(sources, U, nodes, M, k.z, g0, eps, lo, hi, offset)
+    reach = widest(U, lo, hi)
+    G, P, W = _room(G, offset[U] + 16), _room(P, offset[U] + 16), _room(W, M * reach)
+    gibbs(sources, U, nodes, g0, eps, lo, hi, offset, k.n64[LAM], G)
+    error = newton(G, P, U, M, mass, weights, lo, hi, offset, reach, _ROUGH, W, k.k64[INVERSE], gamma, v, k.small)
+    if not error < 1.0:
+        return 0, 0, G, P, W
+    band(k.n64[X], n, nodes, M, k.z, g0, eps, lo, hi, offset)
+    G, P = _room(G, offset[n] + 16), _room(P, offset[n] + 16)
+    gibbs(k.n64[X], n, nodes, g0, eps, lo, hi, offset, k.n64[LAM], G)
+    for j in range(M):
+        k.small[0, j] = weights[j] * math.exp(gamma[j])
+    shares(G, n, M, k.n64[A], k.small[0], lo, hi, offset, v, k.small[1])
+    plan_into(G, n, k.small[0], v, lo, hi, offset, P)
+    for i in range(n):
+        k.n64[F, i] = math.log(v[i]) - k.n64[LAM, i]
+    return M, reach, G, P, W
+
+
+@exact
+def _solved_for(k: _Work, n: int, M: int, P: F64, reach: int, W: F64) -> None:
+    """lambda from tau."""
+    lo, hi, offset, t = k.n_int[LO], k.n_int[HI], k.n_int[OFFSET], k.k64[T]
+    tested(k.n64[TAU], k.n64[A], n, P, M, lo, hi, offset, t)
+    substitute(W, M, reach, k.k64[INVERSE], t)
+    spread_back(t, n, P, lo, hi, offset, k.n64[TAU], k.n64[LAM])
+
+
+@exact
+def _corrected(k: _Work, n: int, K: int, eps: float, M: int, reach: int, P: F64, W: F64, H: F64, averaged: F64, lo: I32,
+               hi: I32) -> float:  # fmt: skip
+    """Passes over all pairs until every value sends what it weighs; returns what is missing of the worst."""
+    tau, lam, potentials = k.n64[TAU], k.n64[LAM], k.n64[F]
+    windows(potentials, k.n64[X], n, k.k64[Y], K, eps, lo, hi, H)
+    worst, before = np.inf, np.inf
+    for _ in range(_MOST_PASSES):
+        averages(potentials, k.n64[X], k.n64[A], k.n64[VALUES], padded(n), k.k64[Y], k.k64[B], K, eps, lo, hi, H,
+                 averaged, tau, k.n64[Q])  # fmt: skip
+        worst = 0.0
+        for i in range(n):
+            tau[i] = 1.0 - tau[i]
+            worst = max(worst, abs(tau[i]))
+        if worst <= _ENOUGH or not worst < 2.0 * before:
+            break
+        before = worst
+        _solved_for(k, n, M, P, reach, W)
+        for i in range(n):
+            potentials[i] += lam[i]
+    return worst
+
+
+@exact
+def push_sorted(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, eps: F32, n: int, K: int, squash: int,
+                size: int, steps: _Steps, out: F32, state32: F32, errors: F32) -> None:  # fmt: skip
+    """Rows start to stop, as ``numba_rows_wide.push_rows``; ``size`` is that of a state, ``sort_state`` or more."""
+    N = padded(n)
+    state64, state_int, integers = state32.view(np.float64), state32.view(np.int32), 2 * (_MOMENTS + n + 2 * K)
+    k = _workspace(n, K)
+    xs, aw, at = np.empty(N, np.float32), np.zeros(N, np.float32), np.empty(N)
+    G, P, W = np.empty(16), np.empty(16), np.empty(16)
+    for row in range(start, stop):
+        of64 = state64[row * size // 2 : (row + 1) * size // 2]
+        of_int = state_int[row * size + integers : (row + 1) * size]
+        answer = out[row * K : row * K + K]
+        if not row_into(x, row * n, n, xs):
+            answer[:] = np.nan
+            of64[2], errors[row] = np.nan, 0.0
+            continue
+        if row == start or steps[0] > 0:
+            _targets_into(k, y[row * steps[0] :], b[row * steps[0] :], K)
+        if row == start or steps[4] > 0:
+            for i in range(n):
+                aw[i] = a[row * n + i] if steps[4] > 0 else np.float32(1.0 / n)
+        e = np.float64(eps[row * steps[3]])
+        mean, scale, weight, spread = places(xs, aw, squash, k.k64[Y, 0], k.k64[Y, K - 1], at)
+        of64[0], of64[1], of64[2], of64[3] = mean, scale, weight, 1.0 if spread else 0.0
+        order, lo, hi = of_int[:n], of_int[n : n + K], of_int[n + K : n + 2 * K]
+        H, averaged = of64[_MOMENTS + n : _MOMENTS + n + K], of64[_MOMENTS + n + K : _MOMENTS + n + 2 * K]
+        answer[:], errors[row], of64[4] = np.nan, np.inf, 0.0
+        finite = True
+        for i in range(n):
+            finite = finite and (abs(xs[i]) < np.inf or not aw[i] > 0.0)
+        if not finite:
+            continue  # averages of infinite values are for the reference
+        kept = _sorted_into(k, aw, at, n, order)
+        _values_into(k, xs, aw, at, kept, mean, scale, order)
+        farthest = max(abs(k.n64[X, 0] - k.k64[Y, K - 1]), abs(k.n64[X, kept - 1] - k.k64[Y, 0]))
+        if not farthest * farthest < _LARGEST_EXPONENT * e:
+            continue
+        M, reach, G, P, W = _roughly(k, kept, K, e, _CHANGE, G, P, W)
+        if M == 0:
+            continue
+        errors[row] = _corrected(k, kept, K, e, M, reach, P, W, H, averaged, lo, hi)
+        for j in range(K):
+            answer[j] = mean + averaged[j] / scale
+        of64[4] = kept
+        for i in range(kept):
+            of64[_MOMENTS + i] = k.n64[F, i]
+
+
+@exact
+def _matrix_into(k: _Work, n: int, K: int, eps: float, P: F64, W: F64) -> tuple[int, int, F64, F64]:
+    """The plan P between values and nodes from F, and the eliminated matrix; with how many nodes, and reach."""
+    M = _nodes_into(k, n, K, eps, _CHANGE)
+    nodes, weights, g0, h = k.k64[NODES], k.k64[WEIGHTS], k.k64[G0], k.k64[H_OF_NODES]
+    x, potentials, lo, hi, offset = k.n64[X], k.n64[F], k.n_int[LO], k.n_int[HI], k.n_int[OFFSET]
+    node_potentials(potentials, x, k.n64[A], n, nodes, M, eps, k.lo32, k.hi32, h)
+    boundaries(x, k.n64[A], n, weights, M, k.z)
+    hard_potentials(nodes, M, k.z, g0)
+    band(x, n, nodes, M, k.z, g0, eps, lo, hi, offset)
+    reach = widest(n, lo, hi)
+    P, W = _room(P, offset[n] + 16), _room(W, M * reach)
+    for i in range(n):
+        for j in range(lo[i], hi[i]):
+            P[offset[i] + j - lo[i]] = potentials[i] + h[j] - (nodes[j] - x[i]) ** 2 / eps
+    P[offset[n] : offset[n] + 16] = 0.0
+    exponentials(P, 0, offset[n])
+    for i in range(n):
+        row, sums = P[offset[i] : offset[i + 1]], 0.0
+        for j in range(len(row)):
+            row[j] *= weights[lo[i] + j]
+            sums += row[j]
+        for j in range(len(row)):
+            row[j] /= sums
+    edges(P, n, M, k.n64[A], lo, hi, offset, reach, W)
+    eliminate(W, M, reach, weights, k.small[0], k.k64[INVERSE])
+    return M, reach, P, W
+
+
+@exact
+def sorted_backward(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, c: F32, eps: F32, n: int, K: int,
+                    squash: int, size: int, steps: _Steps, nothing: F32, grad: F32, state32: F32) -> None:  # fmt: skip
+    """Cotangents of x from those of the answer, c (R, K)."""
+    N = padded(n)
+    state64, state_int, integers = state32.view(np.float64), state32.view(np.int32), 2 * (_MOMENTS + n + 2 * K)
+    k = _workspace(n, K)
+    xs, aw, at, read = np.empty(N, np.float32), np.zeros(N, np.float32), np.empty(N), np.zeros(N, np.float32)
+    P, W = np.empty(16), np.empty(16)
+    wanted, along, direct = np.zeros(N), np.zeros(N), np.zeros(N)
+    tau, lam, left = k.n64[TAU], k.n64[LAM], k.n64[ALONG]
+    for row in range(start, stop):
+        of64 = state64[row * size // 2 : (row + 1) * size // 2]
+        of_int = state_int[row * size + integers : (row + 1) * size]
+        answer = grad[row * n : row * n + n]
+        mean, scale, weight, spread, kept = of64[0], of64[1], of64[2], of64[3] > 0.5, int(of64[4])
+        if np.isnan(weight) or kept == 0:
+            answer[:] = np.nan
+            continue
+        row_into(x, row * n, n, xs)
+        if row == start or steps[0] > 0:
+            _targets_into(k, y[row * steps[0] :], b[row * steps[0] :], K)
+        if row == start or steps[4] > 0:
+            for i in range(n):
+                aw[i] = a[row * n + i] if steps[4] > 0 else np.float32(1.0 / n)
+        e = np.float64(eps[row * steps[3]])
+        places(xs, aw, squash, k.k64[Y, 0], k.k64[Y, K - 1], at)
+        order, lo, hi = of_int[:n], of_int[n : n + K], of_int[n + K : n + 2 * K]
+        H, averaged = of64[_MOMENTS + n : _MOMENTS + n + K], of64[_MOMENTS + n + K : _MOMENTS + n + 2 * K]
+        for i in range(kept):
+            k.n64[F, i] = of64[_MOMENTS + i]
+        for j in range(K):
+            k.k64[C, j] = c[row * steps[1] + j]
+        _values_into(k, xs, aw, at, kept, mean, scale, order)
+        M, reach, P, W = _matrix_into(k, kept, K, e, P, W)
+        tensions(k.n64[F], k.n64[X], k.n64[VALUES], padded(kept), k.k64[Y], k.k64[C], K, e, lo, hi, H, averaged, wanted,
+                 along, direct)  # fmt: skip
+        whole = 0.0
+        for i in range(kept):
+            tau[i] = wanted[i]
+            whole += k.n64[A, i] * abs(tau[i])
+        total = k.n64[V]
+        total[:] = 0.0
+        for _ in range(_MOST_PASSES):
+            _solved_for(k, kept, M, P, reach, W)
+            for i in range(kept):
+                total[i] += lam[i]
+            laplacian(k.n64[F], k.n64[X], k.n64[A], padded(kept), k.k64[Y], k.k64[B], K, e, lo, hi, H, total, tau, left,
+                      k.n64[Q])  # fmt: skip
+            off = 0.0
+            for i in range(kept):
+                tau[i] = wanted[i] - tau[i]
+                off += k.n64[A, i] * abs(tau[i])
+            if not off > _REFINED * whole:
+                break
+        read[:] = 0.0
+        for i in range(kept):
+            read[order[i]] = (2.0 / e) * k.n64[A, i] * (along[i] - left[i])
+        places_backward(xs, aw, at, squash, mean, scale, weight, spread, 1.0 / scale, read)
+        answer[:] = read[:n]
+        for i in range(kept):
+            answer[order[i]] += k.n64[A, i] * direct[i]

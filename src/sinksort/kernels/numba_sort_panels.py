@@ -1,0 +1,87 @@
+"""A few nodes in place of many weighted points, wherever a plan is smooth: for values and for targets alike.
+
+Points y_j of weight b_j, increasing, are grouped into panels, and a panel is replaced by the two nodes whose first four
+moments are its own (Gauss' rule for its measure). With mean c, deviation s and skewness k of the panel these are
+
+    c + s t,    t^2 - k t - 1 = 0,        of weights  t_2 / (t_2 - t_1)  and  -t_1 / (t_2 - t_1)  of the panel's.
+
+Panels of one or two points lose nothing. How long others may be is seen from the other side. Seen from the target y, a
+source at x has a share that goes like exp(2 x y / eps): within a panel of width h shares change by a factor whose
+logarithm is 2 h / eps times how far apart the sources are that send anything there. These are those which the hard sort
+sends there and a bit beyond, and sqrt(eps / 2) around them. So a gap between two groups of values, a tail, and a tie
+all have panels as short or as long as they need, and nothing has to be known of the distribution of values or targets.
+"""
+
+from __future__ import annotations
+
+import math
+
+from .numba_compile import exact
+from .numba_maths import F64
+
+_SAME_MASS = 1e-9  #: as in ``solvers.start``
+_SAME_PLACE = 1e-13  #: deviation of a panel that is one point
+
+
+@exact
+def boundaries(x: F64, a: F64, n: int, b: F64, K: int, z: F64) -> None:
+    """The hard sort of sources x with weights a: z[j] to z[j + 1] is where the sources of target j stand."""
+    z[0], z[K] = x[0], x[n - 1]
+    before, after, reached_before, reached_after, level = 0, 0, a[0], a[0], 0.0
+    for j in range(K - 1):
+        level += b[j]
+        while before < n - 1 and reached_before < level - _SAME_MASS:
+            before += 1
+            reached_before += a[before]
+        while after < n - 1 and reached_after <= level + _SAME_MASS:
+            after += 1
+            reached_after += a[after]
+        z[j + 1] = 0.5 * (x[before] + x[after])
+
+
+@exact
+def panels(y: F64, b: F64, K: int, z: F64, eps: float, change: float, nodes: F64, weights: F64) -> int:
+    """Nodes for the K points y, from which the other side is at z (see ``boundaries``); returns how many.
+
+    ``change`` bounds the logarithm of the factor by which shares change within a panel.
+    """
+    count, first, around, rate = 0, 0, math.sqrt(0.5 * eps), 2.0 / eps
+    while first < K:
+        end = first + 1
+        while end < K:
+            beyond = end + 1 - first
+            apart = 0.5 * (z[min(end + 1 + beyond, K)] - z[max(first - beyond, 0)]) + around
+            if (y[end] - y[first]) * rate * apart > change:
+                break
+            end += 1
+        count += _two_nodes(y, b, first, end, nodes[count:], weights[count:])
+        first = end
+    return count
+
+
+@exact
+def _two_nodes(y: F64, b: F64, first: int, end: int, nodes: F64, weights: F64) -> int:
+    weight, moment = 0.0, 0.0
+    for j in range(first, end):
+        weight += b[j]
+        moment += b[j] * (y[j] - y[first])
+    if not weight > 0.0:
+        return 0
+    centre = moment / weight
+    square, cube = 0.0, 0.0
+    for j in range(first, end):
+        d = y[j] - y[first] - centre
+        square += b[j] * d * d
+        cube += b[j] * d * d * d
+    deviation = math.sqrt(square / weight)
+    if not deviation > _SAME_PLACE:
+        nodes[0], weights[0] = y[first] + centre, weight
+        return 1
+    skew = cube / (weight * deviation * deviation * deviation)
+    root = math.sqrt(skew * skew + 4.0)
+    # The two roots have the product -1: each from the one that does not cancel.
+    high = 0.5 * (skew + root) if skew > 0.0 else 2.0 / (root - skew)
+    low = -1.0 / high
+    nodes[0], nodes[1] = y[first] + centre + low * deviation, y[first] + centre + high * deviation
+    weights[0], weights[1] = weight * high / (high - low), -weight * low / (high - low)
+    return 2
