@@ -37,8 +37,9 @@ from .numba_compile import exact
 from .numba_maths import F32, F64, I32, I64, places, places_backward, row_into
 from .numba_rows_sources import padded, range_of, sort_places
 from .numba_sort_panels import boundaries, panels
-from .numba_sort_passes import averages, laplacian, node_potentials, spread_back, tensions, tested, windows
+from .numba_sort_passes import along_nodes, averages, laplacian, node_potentials, spread_back, tensions, tested, windows
 from .numba_sort_small import (
+    VERY_FAINT,
     band,
     edges,
     eliminate,
@@ -60,6 +61,7 @@ _ROUGH = 1e-5  #: what may be missing at the nodes
 _ENOUGH = 1e-7  #: what a value may send too much or too little, of what it weighs
 _MOST_PASSES = 8
 _REFINED = 1e-7  #: of tau, may be left when lambda is done
+_UNSEEN = 1e-6  #: of tau, over eps and what values receive directly, makes no difference to a gradient
 _FAR = -1e9  #: potential of values that are none
 
 # Rows of the scratch of a thread: of values (n64), of targets (k64), whole numbers of values (n_int).
@@ -281,7 +283,7 @@ def _matrix_into(k: _Work, n: int, K: int, eps: float, P: F64, W: F64) -> tuple[
             sums += row[j]
         for j in range(len(row)):
             row[j] /= sums
-    edges(P, n, M, k.n64[A], lo, hi, offset, reach, W)
+    edges(P, n, M, k.n64[A], lo, hi, offset, reach, VERY_FAINT, W)
     eliminate(W, M, reach, weights, k.small[0], k.k64[INVERSE])
     return M, reach, P, W
 
@@ -323,12 +325,13 @@ def sorted_backward(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, c: F3
         M, reach, P, W = _matrix_into(k, kept, K, e, P, W)
         tensions(k.n64[F], k.n64[X], k.n64[VALUES], padded(kept), k.k64[Y], k.k64[C], K, e, lo, hi, H, averaged, wanted,
                  along, direct)  # fmt: skip
-        whole = 0.0
+        whole, floor = 0.0, 0.0
         for i in range(kept):
             tau[i] = wanted[i]
             whole += k.n64[A, i] * abs(tau[i])
+            floor += k.n64[A, i] * abs(direct[i]) * _UNSEEN * e
         total = k.n64[V]
-        total[:] = 0.0
+        total[:], before = 0.0, whole
         for _ in range(_MOST_PASSES):
             _solved_for(k, kept, M, P, reach, W)
             for i in range(kept):
@@ -339,8 +342,11 @@ def sorted_backward(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, c: F3
             for i in range(kept):
                 tau[i] = wanted[i] - tau[i]
                 off += k.n64[A, i] * abs(tau[i])
-            if not off > _REFINED * whole:
-                break
+            if not off * off > _REFINED * whole * before or off <= floor:
+                break  # the next step would leave off / before of what is left, which is then little
+            before = off
+        _solved_for(k, kept, M, P, reach, W)
+        along_nodes(lam, k.k64[T], k.n64[X], k.k64[NODES], kept, P, k.n_int[LO], k.n_int[HI], k.n_int[OFFSET], left)
         read[:] = 0.0
         for i in range(kept):
             read[order[i]] = (2.0 / e) * k.n64[A, i] * (along[i] - left[i])

@@ -20,7 +20,7 @@ from .numba_maths import F64, I64, exp64
 from .numba_simd import load64, store64
 
 _CUT = 50.0  #: reduced costs from which pairs are left out
-_FAINT = 1e-22  #: shares without influence on Newton's matrix
+FAINT, VERY_FAINT = 1e-12, 1e-22  #: shares without influence on a step of Newton's method, and on a gradient
 _GROUND = 1e-13  #: what a target is joined to the ground by, times its weight; as the ridge of ``semidual``
 _LARGEST_STEP = 5.0
 _MOST_STEPS = 60
@@ -92,15 +92,16 @@ def shares(G: F64, n: int, K: int, a: F64, u: F64, lo: I64, hi: I64, offset: I64
 
 
 @exact
-def edges(P: F64, n: int, K: int, a: F64, lo: I64, hi: I64, offset: I64, reach: int, W: F64) -> None:
-    """sum_i a_i p_ik p_il for l > k, at k * reach + l - k - 1."""
+def edges(P: F64, n: int, K: int, a: F64, lo: I64, hi: I64, offset: I64, reach: int, faint: float,
+          W: F64) -> None:  # fmt: skip
+    """sum_i a_i p_ik p_il for l > k, at k * reach + l - k - 1; shares at the ends of a row that are ``faint`` are none."""
     W[: K * reach] = 0.0
     for i in range(n):
         row = P[offset[i] : offset[i + 1]]
         first, end = 0, len(row)
-        while first < end and row[first] < _FAINT:
+        while first < end and row[first] < faint:
             first += 1
-        while first < end and row[end - 1] < _FAINT:
+        while first < end and row[end - 1] < faint:
             end -= 1
         for k in range(first, end - 1):
             weight, others = a[i] * row[k], row[k + 1 : end]
@@ -179,7 +180,7 @@ def newton(G: F64, P: F64, n: int, K: int, a: F64, b: F64, lo: I64, hi: I64, off
             length *= slope / (slope - here)
             continue
         plan_into(G, n, u, v, lo, hi, offset, P)
-        edges(P, n, K, a, lo, hi, offset, reach, W)
+        edges(P, n, K, a, lo, hi, offset, reach, FAINT, W)
         eliminate(W, K, reach, b, ground, inverse)
         if done:
             break
