@@ -51,7 +51,7 @@ def unable(ask: Ask) -> str | None:
     if n > _MOST_VALUES:
         return f"its kernels for short rows take at most {_MOST_VALUES} values, and a row has {n}"
     most = _MOST_TARGETS if ask.m is None else _MOST_NODES
-    if K > most:
+    if most < K:
         return f"its kernels take at most {most} targets, and there are {K}"
     return None
 

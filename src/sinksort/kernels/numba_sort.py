@@ -5,23 +5,25 @@ had better be exact, and what is solved for are the potentials F of the values,
 
     q_ij = exp(F_i + H_j - (y_j - x~_i)^2 / eps),   sum_i a_i q_ij = 1 by the choice of H,   sum_j b_j q_ij = 1 by F.
 
-Newton's matrix for F is I - Q B Q^T A, with as many rows as there are values; but P, the same plan between the values and
-K nodes in place of the targets (``numba_sort_panels``), gives nearly the same matrix, and by Woodbury's formula
+Newton's matrix for F is I - Q B Q^T A, as large as there are values. But the plan P between the values and M nodes in
+place of the targets (``numba_sort_panels``) gives nearly the same matrix, and by Woodbury's formula its inverse takes
 
-    (I - P P^T A / b)^-1 tau  =  tau + P mu,        L mu = P^T A tau,
+    tau  to  tau + P mu,        L mu = P^T A tau,
 
 with the Laplacian L of the nodes, which is small. So a row is solved roughly, between a few sources and a few nodes
 (``numba_sort_small``), F is read off for all values, and then corrected by passes over all pairs that count
 (``numba_sort_passes``): a pass says how much each value sends, which is the error, and what is missing gives tau. With
-nodes that are good to a per mille a pass wins three digits, and the answer does not depend on how good they are.
+nodes that are good to a per mille a pass wins three digits, and the answer does not depend on how good they are. Where
+rows are so long that finer nodes, good to 1e-7, are still much fewer than targets, passes are made over these first,
+and one over all targets, which reads the answer, says that it was right.
 
-**Gradients.** With c the cotangent of the answer out_j = sum_i a_i q_ij x_i, the columns exact, and F moved so that each
-value sends what it did,
+**Gradients.** Let c be the cotangent of the answer out_j = sum_i a_i q_ij x_i and E_j the mean over the shares a_i q_ij
+of target j. The columns are exact, and F moves so that each value sends what it did: with
 
-    tau_i = sum_j c_j q_ij (x_i - out_j),      lambda_i - sum_j b_j q_ij E_j lambda = tau_i,     E_j = sum_i a_i q_ij . ,
+    tau_i = sum_j c_j q_ij (x_i - out_j),        lambda_i - sum_j b_j q_ij E_j lambda = tau_i
 
-the cotangent of x~_i is (2 a_i / eps) sum_j q_ij (y_j - x~_i) (c_j (x_i - out_j) - b_j (lambda_i - E_j lambda)); and x_i
-itself receives a_i sum_j c_j q_ij. lambda is found by the same matrix, and corrected by a pass likewise.
+the cotangent of x~_i is (2 a_i / eps) sum_j q_ij (y_j - x~_i) (c_j (x_i - out_j) - b_j (lambda_i - E_j lambda)), and
+x_i itself receives a_i sum_j c_j q_ij. lambda is found by the same matrix, and corrected by passes likewise.
 
 Values without weight influence nobody, and nobody asks where they go: they are left out.
 """
@@ -57,8 +59,9 @@ _Steps = tuple[int, int, int, int, int]
 
 _LARGEST_EXPONENT = 1e9  #: beyond this not even double precision resolves what small differences of places mean
 _CHANGE = 2.0  #: within a panel: see ``numba_sort_panels``
+_FINE_CHANGE, _WORTH = 0.15, 3  #: the same of finer panels; by how much their nodes are to be fewer than targets
 _ROUGH = 1e-5  #: what may be missing at the nodes
-_ENOUGH = 1e-7  #: what a value may send too much or too little, of what it weighs
+_ENOUGH = 5e-7  #: what a value may send too much or too little, of what it weighs, and groups of the weight of a target
 _MOST_PASSES = 8
 _REFINED = 1e-7  #: of tau, may be left when lambda is done
 _UNSEEN = 1e-6  #: of tau, over eps and what values receive directly, makes no difference to a gradient
@@ -66,7 +69,7 @@ _FAR = -1e9  #: potential of values that are none
 
 # Rows of the scratch of a thread: of values (n64), of targets (k64), whole numbers of values (n_int).
 AT, X, A, VALUES, F, TAU, Q, LAM, ALONG, DIRECT, V, SOURCES, MASS = range(13)
-Y, B, NODES, WEIGHTS, G0, GAMMA, INVERSE, T, H_OF_NODES, C = range(10)
+Y, B, NODES, WEIGHTS, G0, GAMMA, INVERSE, T, C, FINE, FINE_WEIGHTS, H, AVERAGED = range(13)
 COUNT, KEPT, LO, HI, OFFSET = range(5)
 _MOMENTS = 8  #: float64 of a state that are none of values or targets
 
@@ -86,7 +89,7 @@ def _workspace(n: int, K: int) -> _Work:
     N, stride = padded(n) + 16, padded(K)
     return _Work(
         np.zeros((13, N)),
-        np.zeros((10, stride)),
+        np.zeros((13, stride)),
         np.zeros((5, N), np.int64),
         np.zeros(max(N, stride) + 16),
         np.zeros((5, stride)),
@@ -144,6 +147,14 @@ def _nodes_into(k: _Work, n: int, K: int, eps: float, change: float) -> int:
 
 
 @exact
+def _fine_into(k: _Work, n: int, K: int, eps: float) -> int:
+    """More nodes, with which passes lose next to nothing; returns how many, or 0 where they are not much fewer."""
+    boundaries(k.n64[X], k.n64[A], n, k.k64[B], K, k.z)
+    fine = panels(k.k64[Y], k.k64[B], K, k.z, eps, _FINE_CHANGE, k.k64[FINE], k.k64[FINE_WEIGHTS])
+    return fine if _WORTH * fine < K else 0
+
+
+@exact
 def _room(array: F64, size: int) -> F64:
     return array if len(array) >= size else np.empty(size + size // 4)
 
@@ -188,26 +199,32 @@ def _solved_for(k: _Work, n: int, M: int, P: F64, reach: int, W: F64) -> None:
 
 
 @exact
-def _corrected(k: _Work, n: int, K: int, eps: float, M: int, reach: int, P: F64, W: F64, H: F64, averaged: F64, lo: I32,
-               hi: I32) -> float:  # fmt: skip
-    """Passes over all pairs until every value sends what it weighs; returns what is missing of the worst."""
+def _corrected(k: _Work, n: int, y: F64, b: F64, K: int, eps: float, M: int, reach: int, P: F64, W: F64, h: F64,
+               averaged: F64, lo: I32, hi: I32, targets: int) -> tuple[float, int]:  # fmt: skip
+    """Passes over all pairs until every value sends what it weighs; returns the error, and how many.
+
+    Where the plan falls into groups of values that hardly share a target, what a group lacks, all together, is missing
+    in the one target that it shares: the error of its average is that, over what the target weighs, of the range.
+    """
     tau, lam, potentials = k.n64[TAU], k.n64[LAM], k.n64[F]
-    windows(potentials, k.n64[X], n, k.k64[Y], K, eps, lo, hi, H)
-    worst, before = np.inf, np.inf
-    for _ in range(_MOST_PASSES):
-        averages(potentials, k.n64[X], k.n64[A], k.n64[VALUES], padded(n), k.k64[Y], k.k64[B], K, eps, lo, hi, H,
-                 averaged, tau, k.n64[Q])  # fmt: skip
-        worst = 0.0
+    windows(potentials, k.n64[X], n, y, K, eps, lo, hi, h)
+    worst, before, passes = np.inf, np.inf, 0
+    while passes < _MOST_PASSES:
+        averages(potentials, k.n64[X], k.n64[A], k.n64[VALUES], padded(n), y, b, K, eps, lo, hi, h, averaged, tau,
+                 k.n64[Q])  # fmt: skip
+        passes += 1
+        worst, lacking = 0.0, 0.0
         for i in range(n):
             tau[i] = 1.0 - tau[i]
-            worst = max(worst, abs(tau[i]))
+            lacking += k.n64[A, i] * tau[i]
+            worst = max(worst, abs(tau[i]), abs(lacking) * targets)
         if worst <= _ENOUGH or not worst < 2.0 * before:
             break
         before = worst
         _solved_for(k, n, M, P, reach, W)
         for i in range(n):
             potentials[i] += lam[i]
-    return worst
+    return worst, passes
 
 
 @exact
@@ -236,7 +253,7 @@ def push_sorted(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, eps: F32,
         mean, scale, weight, spread = places(xs, aw, squash, k.k64[Y, 0], k.k64[Y, K - 1], at)
         of64[0], of64[1], of64[2], of64[3] = mean, scale, weight, 1.0 if spread else 0.0
         order, lo, hi = of_int[:n], of_int[n : n + K], of_int[n + K : n + 2 * K]
-        H, averaged = of64[_MOMENTS + n : _MOMENTS + n + K], of64[_MOMENTS + n + K : _MOMENTS + n + 2 * K]
+        h, averaged = of64[_MOMENTS + n : _MOMENTS + n + K], of64[_MOMENTS + n + K : _MOMENTS + n + 2 * K]
         answer[:], errors[row], of64[4] = np.nan, np.inf, 0.0
         finite = True
         for i in range(n):
@@ -251,7 +268,12 @@ def push_sorted(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, eps: F32,
         M, reach, G, P, W = _roughly(k, kept, K, e, _CHANGE, G, P, W)
         if M == 0:
             continue
-        errors[row] = _corrected(k, kept, K, e, M, reach, P, W, H, averaged, lo, hi)
+        fine = _fine_into(k, kept, K, e)
+        if fine > 0:
+            _corrected(k, kept, k.k64[FINE], k.k64[FINE_WEIGHTS], fine, e, M, reach, P, W, k.k64[H], k.k64[AVERAGED],
+                       k.lo32, k.hi32, K)  # fmt: skip
+        errors[row], passes = _corrected(k, kept, k.k64[Y], k.k64[B], K, e, M, reach, P, W, h, averaged, lo, hi, K)
+        of64[5] = 1.0 if fine > 0 and passes == 1 else 0.0
         for j in range(K):
             answer[j] = mean + averaged[j] / scale
         of64[4] = kept
@@ -263,7 +285,7 @@ def push_sorted(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, eps: F32,
 def _matrix_into(k: _Work, n: int, K: int, eps: float, P: F64, W: F64) -> tuple[int, int, F64, F64]:
     """The plan P between values and nodes from F, and the eliminated matrix; with how many nodes, and reach."""
     M = _nodes_into(k, n, K, eps, _CHANGE)
-    nodes, weights, g0, h = k.k64[NODES], k.k64[WEIGHTS], k.k64[G0], k.k64[H_OF_NODES]
+    nodes, weights, g0, h = k.k64[NODES], k.k64[WEIGHTS], k.k64[G0], k.k64[H]
     x, potentials, lo, hi, offset = k.n64[X], k.n64[F], k.n_int[LO], k.n_int[HI], k.n_int[OFFSET]
     node_potentials(potentials, x, k.n64[A], n, nodes, M, eps, k.lo32, k.hi32, h)
     boundaries(x, k.n64[A], n, weights, M, k.z)
@@ -283,15 +305,15 @@ def _matrix_into(k: _Work, n: int, K: int, eps: float, P: F64, W: F64) -> tuple[
             sums += row[j]
         for j in range(len(row)):
             row[j] /= sums
-    edges(P, n, M, k.n64[A], lo, hi, offset, reach, VERY_FAINT, W)
+    edges(P, n, M, k.n64[A], lo, offset, reach, VERY_FAINT, W)
     eliminate(W, M, reach, weights, k.small[0], k.k64[INVERSE])
     return M, reach, P, W
 
 
 @exact
 def sorted_backward(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, c: F32, eps: F32, n: int, K: int,
-                    squash: int, size: int, steps: _Steps, nothing: F32, grad: F32, state32: F32) -> None:  # fmt: skip
-    """Cotangents of x from those of the answer, c (R, K)."""
+                    squash: int, size: int, steps: _Steps, w: F32, grad: F32, state32: F32) -> None:  # fmt: skip  # noqa: ARG001
+    """Cotangents of x from those of the answer, c (R, K); w is for kernels that pull."""
     N = padded(n)
     state64, state_int, integers = state32.view(np.float64), state32.view(np.int32), 2 * (_MOMENTS + n + 2 * K)
     k = _workspace(n, K)
@@ -316,14 +338,14 @@ def sorted_backward(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, c: F3
         e = np.float64(eps[row * steps[3]])
         places(xs, aw, squash, k.k64[Y, 0], k.k64[Y, K - 1], at)
         order, lo, hi = of_int[:n], of_int[n : n + K], of_int[n + K : n + 2 * K]
-        H, averaged = of64[_MOMENTS + n : _MOMENTS + n + K], of64[_MOMENTS + n + K : _MOMENTS + n + 2 * K]
+        h, averaged = of64[_MOMENTS + n : _MOMENTS + n + K], of64[_MOMENTS + n + K : _MOMENTS + n + 2 * K]
         for i in range(kept):
             k.n64[F, i] = of64[_MOMENTS + i]
         for j in range(K):
             k.k64[C, j] = c[row * steps[1] + j]
         _values_into(k, xs, aw, at, kept, mean, scale, order)
         M, reach, P, W = _matrix_into(k, kept, K, e, P, W)
-        tensions(k.n64[F], k.n64[X], k.n64[VALUES], padded(kept), k.k64[Y], k.k64[C], K, e, lo, hi, H, averaged, wanted,
+        tensions(k.n64[F], k.n64[X], k.n64[VALUES], padded(kept), k.k64[Y], k.k64[C], K, e, lo, hi, h, averaged, wanted,
                  along, direct)  # fmt: skip
         whole, floor = 0.0, 0.0
         for i in range(kept):
@@ -332,11 +354,16 @@ def sorted_backward(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, c: F3
             floor += k.n64[A, i] * abs(direct[i]) * _UNSEEN * e
         total = k.n64[V]
         total[:], before = 0.0, whole
+        over, masses, count = k.k64[Y], k.k64[B], K  # of passes
+        if of64[5] > 0.5:
+            over, masses, count = k.k64[FINE], k.k64[FINE_WEIGHTS], _fine_into(k, kept, K, e)
+            h, lo, hi = k.k64[H], k.lo32, k.hi32
+            node_potentials(k.n64[F], k.n64[X], k.n64[A], kept, over, count, e, lo, hi, h)
         for _ in range(_MOST_PASSES):
             _solved_for(k, kept, M, P, reach, W)
             for i in range(kept):
                 total[i] += lam[i]
-            laplacian(k.n64[F], k.n64[X], k.n64[A], padded(kept), k.k64[Y], k.k64[B], K, e, lo, hi, H, total, tau, left,
+            laplacian(k.n64[F], k.n64[X], k.n64[A], padded(kept), over, masses, count, e, lo, hi, h, total, tau, left,
                       k.n64[Q])  # fmt: skip
             off = 0.0
             for i in range(kept):

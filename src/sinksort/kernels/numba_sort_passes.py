@@ -18,6 +18,7 @@ from .numba_maths import F64, I32, I64
 from .numba_simd import choose, load64, splat64, store64, times_power_of_two, total64
 
 _CUT = 36.0  #: exponents so far below the largest are left out: 2e-16
+_ROUNDING = 1e-9  #: by which exponents of equal values may differ
 _LOG2E, _LEAST, _SHIFT = 1.4426950408889634, -1000.0, 1.5 * 2.0**52
 #: The closest to 2^f, of degree 7, for f from -1/2 to 1/2: to 6e-11, which is more than enough, in two thirds of the
 #: time of ``exp64``.
@@ -50,7 +51,7 @@ def windows(F: F64, x: F64, n: int, y: F64, K: int, eps: float, lo: I32, hi: I32
         here = F[best] - (y[j] - x[best]) ** 2 / eps
         while best < n - 1:
             there = F[best + 1] - (y[j] - x[best + 1]) ** 2 / eps
-            if there < here:
+            if there < here - _ROUNDING:
                 break
             best, here = best + 1, there
         while first < best and F[first] - (y[j] - x[first]) ** 2 / eps < here - _CUT:
@@ -116,7 +117,7 @@ def laplacian(F: F64, x: F64, a: F64, N: int, y: F64, b: F64, K: int, eps: float
             store64(q, i, e)
             e = e * load64(a, i)
             weight, moment = weight + e, moment + e * load64(lam, i)
-        # Divided by what the weights are here, so that a lambda which is the same for all values, and large, is nothing.
+        # Divided by what the weights are here, so that a lambda that is large and the same for all values is nothing.
         mean, bj = total64(moment) / total64(weight), b[j]
         for i in range(lo[j], hi[j], 16):
             t = load64(q, i) * (load64(lam, i) - mean) * bj

@@ -5,8 +5,8 @@ above exp(-CUT) are kept: of each source a few targets next to each other. The p
 1 / sum_k G_ik u_k, and Newton's method is that of ``solvers.newton``, on log u.
 
 Its matrix is the Laplacian with an edge sum_i a_i p_ik p_il between the targets k and l. Targets are eliminated from
-left to right; what is left of the graph has edges W_lm + W_kl W_km / d_k, where d_k is the sum of the edges of k. Nothing
-is ever subtracted, so that weak links keep all their digits.
+left to right; what is left of the graph has edges W_lm + W_kl W_km / d_k, where d_k is the sum of the edges of k.
+Nothing is ever subtracted, so that weak links keep all their digits.
 """
 
 from __future__ import annotations
@@ -92,9 +92,8 @@ def shares(G: F64, n: int, K: int, a: F64, u: F64, lo: I64, hi: I64, offset: I64
 
 
 @exact
-def edges(P: F64, n: int, K: int, a: F64, lo: I64, hi: I64, offset: I64, reach: int, faint: float,
-          W: F64) -> None:  # fmt: skip
-    """sum_i a_i p_ik p_il for l > k, at k * reach + l - k - 1; shares at the ends of a row that are ``faint`` are none."""
+def edges(P: F64, n: int, K: int, a: F64, lo: I64, offset: I64, reach: int, faint: float, W: F64) -> None:
+    """sum_i a_i p_ik p_il for l > k, at k * reach + l - k - 1; shares at the ends of a row below ``faint`` are none."""
     W[: K * reach] = 0.0
     for i in range(n):
         row = P[offset[i] : offset[i + 1]]
@@ -162,7 +161,7 @@ def plan_into(G: F64, n: int, u: F64, v: F64, lo: I64, hi: I64, offset: I64, P: 
 @exact
 def newton(G: F64, P: F64, n: int, K: int, a: F64, b: F64, lo: I64, hi: I64, offset: I64, reach: int, tolerance: float,
            W: F64, inverse: F64, gamma: F64, v: F64, work: F64) -> float:  # fmt: skip
-    """log(u / b) into gamma, and the eliminated matrix there; returns what is missing at the targets. ``work``: (5, K)."""
+    """log(u / b) into gamma, and the eliminated matrix there; returns what targets lack. ``work``: (5, K)."""
     u, s, base, direction, ground = work[0], work[1], work[2], work[3], work[4]
     base[:K], direction[:K] = 0.0, 0.0
     length, slope, error = 1.0, np.inf, np.inf
@@ -180,7 +179,7 @@ def newton(G: F64, P: F64, n: int, K: int, a: F64, b: F64, lo: I64, hi: I64, off
             length *= slope / (slope - here)
             continue
         plan_into(G, n, u, v, lo, hi, offset, P)
-        edges(P, n, K, a, lo, hi, offset, reach, FAINT, W)
+        edges(P, n, K, a, lo, offset, reach, FAINT, W)
         eliminate(W, K, reach, b, ground, inverse)
         if done:
             break
