@@ -17,13 +17,15 @@ from . import triton_long_few_chunks as chunks
 from .asks import Answer, Ask
 from .triton_launch import Recorder, again, launches
 from .triton_long_by_grid import MOST_NODES, cut, row_stride, strided
+from .triton_long_few_several import several
 from .triton_long_few_start import ROUNDS, THRESHOLDS
+from .triton_long_few_two import two
 from .triton_long_maths import CODES, moments
 
 _FEW = 4
 _MOMENTS_BLOCK, _COUNT_BLOCK = 2048, 256
-_STEPS = 24  #: of Newton's method; six are ordinary
 _WHOLE = 32768  #: longest rows that one program works on, if targets are few
+_HELD, _TILE = 2048, 2048  #: longest rows of these that stay in registers, and values of the others at a time
 _FEW_PROGRAMS = 132  #: chunks of all rows, if targets are few: every program adds up what all of a row left
 _FEW_BLOCK = 1024
 _PASSES = 9  #: over a row that is cut into chunks; five are ordinary
@@ -43,9 +45,9 @@ def _of_eps(ask: Ask) -> tuple[float, Tensor, bool]:
     return (0.0, ask.eps, True) if isinstance(ask.eps, Tensor) else (float(ask.eps), ask.y, False)
 
 
-def final(_ask: Ask) -> bool:
-    """Whether there is a last launch for rows that the others could not answer."""
-    return False
+def final(ask: Ask) -> bool:
+    """Whether every row is answered: where one program takes all steps that a row needs."""
+    return ask.m is None and ask.x.shape[-1] <= _WHOLE
 
 
 def state_layout(ask: Ask) -> tuple[int, torch.dtype]:
@@ -117,6 +119,14 @@ def _given_to_grid(ask: Ask, phi: Tensor, state: Tensor) -> by_grid.Given:
     return by_grid.Given(ask.x, a, ask.y, ask.b, phi, eps, eps_rows, code, bool(weighted), bool(by_row), state, size, 0)
 
 
+def _held(n: int) -> tuple[int, int]:
+    """Values of a row that are worked on at once, all of them if they fit into registers, and warps that do so."""
+    if n > _HELD:
+        return _TILE, 8
+    block = max(triton.next_power_of_2(n), 32)
+    return block, min(max(block // 256, 1), 8)
+
+
 def _few(ask: Ask, phi: Tensor | None) -> Answer:
     """Onto two to four targets: averages of phi over them, or of x in each of them."""
     made = again(ask.known, "few", ask.x)
@@ -138,10 +148,13 @@ def _few(ask: Ask, phi: Tensor | None) -> Answer:
         of_phi, of_eps = (levels, row_stride(levels)), (eps, eps_rows)
         (code, weighted, by_row), KP = _what(ask), 2 if K <= 2 else 4
         if n <= _WHOLE:
+            block, warps = _held(n)
+            places = state if n <= block else launch.empty(R * n, dtype=torch.float64)
             launch(
-                few.whole, R,
-                *of_x, *of_a, *of_targets, *of_phi, *of_eps, out, state, error, n, triton.cdiv(n, _FEW_BLOCK), _STEPS,
-                K=K, KP=KP, SQUASH=code, WEIGHTED=weighted, EPS_ROWS=by_row, PUSH=push_, BLOCK=_FEW_BLOCK, num_warps=8,
+                two if K <= 2 else several, R,
+                *of_x, *of_a, *of_targets, *of_phi, *of_eps, out, state, error, places, n, triton.cdiv(n, block), K=K,
+                SQUASH=code, WEIGHTED=weighted, EPS_ROWS=by_row, PUSH=push_, HELD=n <= block, BLOCK=block,
+                num_warps=warps,
             )  # fmt: skip
             return
         G, tiles = cut(R, n, _MOMENTS_BLOCK, _FEW_PROGRAMS)

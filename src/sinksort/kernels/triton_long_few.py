@@ -1,12 +1,12 @@
-"""Long rows onto two to four targets, in Triton: memberships and quantiles.
+"""Long rows onto two to four targets, in Triton: memberships and quantiles, and what a row hands to its gradient.
 
 Few targets make sharp edges (eps wide, not sqrt(eps)), which no grid resolves, so every step of Newton's method is one
-pass over the values: K exponentials each, sums of p_ij and of p_ij p_ik. It starts from the staircase, see
-``triton_long_few_start``.
+pass over the values: K exponentials each, sums of p_ij and of p_ij p_ik. It starts from the staircase.
 
-Rows of moderate length are worked on by one program each, in one launch. Longer ones are cut into chunks, see
-``triton_long_few_chunks``: each pass is a launch, in whose beginning every program adds up the sums of the pass before
-and makes the (tiny) step for itself. The number of launches is fixed; a row that has converged is not read again.
+Rows of moderate length are worked on by one program each, in one launch, see ``triton_long_few_two`` and
+``triton_long_few_several``. Longer ones are cut into chunks, and their passes are here. Each is a launch, see
+``triton_long_few_chunks``, in whose beginning every program adds up the sums of the pass before and makes the (tiny)
+step for itself. The number of launches is fixed; a row that has converged is not read again.
 
 Places x~, potentials and sums over chunks are double: with eps = 1e-3 a membership moves by 500 times as much as x~.
 Matrices are (targets, values): sums over targets stay in a thread, and sums over values wait until all were seen.
@@ -19,8 +19,8 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from .triton_long_few_start import ROUNDS, below, from_brackets, levels_passed, narrowed, unit_of
-from .triton_long_maths import chunk_moments, facts, is_finite, load_row, load_weight, origin_of, placed
+from .triton_long_few_start import unit_of
+from .triton_long_maths import is_finite, load_row, load_weight, placed
 
 # A state, in doubles: facts of the row, psi, column sums, products (KP, KP), and what each target averages.
 MEAN, STD, CONSTANT, WEIGHT, MOST, PSI, SUMS, AVERAGE, PRODUCTS = (
@@ -308,66 +308,3 @@ def finished(
         value = mean + std * average / tl.where(s > 0.0, s, 1.0)
         value = tl.where(share > 0.0, value, 0.0) + beyond
         tl.store(out + row.to(tl.int64) * K + k, value.to(tl.float32), mask=k < K)
-
-
-@triton.jit
-def whole(
-    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, y: tl.tensor,
-    y_row: tl.tensor, b: tl.tensor, b_row: tl.tensor, phi: tl.tensor, phi_row: tl.tensor, eps: tl.tensor,
-    eps_rows: tl.tensor, out: tl.tensor, state: tl.tensor, error: tl.tensor, n: tl.tensor, tiles: tl.tensor,
-    steps: tl.tensor, K: tl.constexpr, KP: tl.constexpr, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr,
-    EPS_ROWS: tl.constexpr, PUSH: tl.constexpr, BLOCK: tl.constexpr,
-) -> None:  # fmt: skip
-    """All of it for one row by one program."""
-    row = tl.program_id(0)
-    g = row * 0
-    total, mean, squares, bottom, top, least, most, nan = chunk_moments(
-        x, x_row, x_step, a, a_row, a_step, y, y_row, K, n, row, g, tiles, SQUASH, WEIGHTED, False, BLOCK
-    )
-    mean, std, constant, weight, least, most, poison = facts(
-        total, mean, squares, bottom, top, least, most, nan, SQUASH
-    )
-    at, gap, share, slope = few_targets(
-        y, y_row, b, b_row, eps, eps_rows, row, origin_of(mean, SQUASH), K, KP, EPS_ROWS
-    )
-    there = share > 0.0
-    ROWS: tl.constexpr = 2 if K <= 2 else (4 if K == 3 else 8)  # two brackets for each boundary
-    level = levels_passed(share, KP, ROWS)
-    low = level * 0.0 + least
-    high = level * 0.0 + most
-    for _round in range(ROUNDS):
-        counts = below(
-            x, x_row, x_step, a, a_row, a_step, n, row, g, tiles * (BLOCK // 256), mean, std, most, low, high,
-            ROWS, SQUASH, WEIGHTED, 256,
-        )  # fmt: skip
-        low, high = narrowed(counts, low, high, level, ROWS)
-    base = from_brackets(low, high, gap, slope, KP, ROWS)
-    direction = base * 0.0
-    length = tl.full((), 1.0, tl.float64)
-    gradient = tl.full((), float("inf"), tl.float64)
-    off = tl.full((), 2.0, tl.float64)
-    psi = base
-    hard = tl.zeros((KP,), tl.float64)
-    apart = tl.zeros((KP,), tl.float64)
-    average = tl.zeros((KP,), tl.float64)
-    beyond = tl.full((), 0.0, tl.float64)
-    W = tl.zeros((KP, KP), tl.float64)
-    done = 0
-    while (done < steps) & (off > CONVERGED):
-        psi = without_layout(state + row.to(tl.int64) * STATE + PSI, base + length * direction, KP)
-        hard, apart, average, beyond, W = summed(
-            x, x_row, x_step, a, a_row, a_step, n, row, g, tiles, mean, std, most, psi, at, there, slope,
-            KP, SQUASH, WEIGHTED, PUSH, BLOCK,
-        )  # fmt: skip
-        base, direction, length, gradient, off = stepped(
-            hard, apart, W, share, n, base, direction, length, gradient, KP
-        )
-        done += 1
-    finished(
-        state, error, out, row, mean, std, constant, weight, most, poison, psi, hard + apart, average, beyond, W, off,
-        share, KP, K, PUSH,
-    )  # fmt: skip
-    if not PUSH:
-        k = tl.arange(0, KP)
-        levels = tl.load(phi + row.to(tl.int64) * phi_row + k, mask=k < K, other=0.0)
-        written(x, x_row, x_step, out, n, row, g, tiles, mean, std, most, psi, at, levels, there, slope, SQUASH, BLOCK)

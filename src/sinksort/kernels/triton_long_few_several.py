@@ -1,0 +1,437 @@
+"""Rows onto three or four targets, one program a row, in Triton: quantiles. Every row is answered.
+
+Unknown are potentials psi_j, in p_ij = softmax_j (psi_j + 2 y_j x~_i / eps). As with two targets, ``balance`` says for
+each how far it is from its weight: A_j is what it gets from values that are better off elsewhere, B_j what its own give
+away, and left_j = right_j is solved in logarithms. Newton's matrix is that of an electric network, W_jk = sum_i a_i
+p_ij p_ik between nodes j and k, and is eliminated without subtractions. One equation follows from the others: that of
+the node where most flows is left out, in whose rounding those of the others could be lost.
+
+That converges in a few steps or, far from the solution, may not. After ``PATIENCE`` of them steps are damped, which
+always converges. The semi-dual f is concave, and along a direction d its third derivative is at most delta = max_j d_j
+- min_j d_j times its second. So the slope of f along Newton's direction d, lambda^2 at first, has after a step of
+length t fallen by no more than lambda^2 (exp(delta t) - 1) / delta, which is less than lambda^2 as long as t is below
+t* = log(1 + delta) / delta: f rises all the way to t*, by ((1 + 1 / delta) log(1 + delta) - 1) lambda^2 / delta at
+least, and near the solution t* is 1 - delta / 2, which leaves convergence quadratic.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton
+import triton.language as tl
+
+from .triton_long_few import PRODUCTS, PSI, STATE
+from .triton_long_few_row import (
+    ENOUGH,
+    GONE,
+    balance,
+    cut_at,
+    keep_facts,
+    placed_row,
+    places_in,
+    row_facts_of,
+    slope_of,
+    tile_of,
+)
+from .triton_long_maths import is_finite, load_single, placed
+
+PATIENCE, STEPS = tl.constexpr(16), tl.constexpr(400)
+TINY = tl.constexpr(1e-36)  #: conductance of what is not joined
+
+
+@triton.jit
+def shares_of_several(
+    xi: tl.tensor, u_1: tl.tensor, u_2: tl.tensor, u_3: tl.tensor, s_1: tl.tensor, s_2: tl.tensor, s_3: tl.tensor,
+    FOUR: tl.constexpr,
+) -> Any:  # fmt: skip
+    """Shares p_0, ..., p_3, which of them is the largest (one of them), and what the others are together."""
+    zero = xi * 0.0
+    l_1, l_2 = tl.fma(xi, s_1 + zero, u_1 + zero), tl.fma(xi, s_2 + zero, u_2 + zero)
+    l_3 = l_2
+    top = tl.maximum(tl.maximum(zero, l_1), l_2)
+    if FOUR:
+        l_3 = tl.fma(xi, s_3 + zero, u_3 + zero)
+        top = tl.maximum(top, l_3)
+    e_0, e_1 = tl.exp((-top).to(tl.float32)), tl.exp((l_1 - top).to(tl.float32))
+    e_2 = tl.exp((l_2 - top).to(tl.float32))
+    e_3 = e_0 * 0.0
+    if FOUR:
+        e_3 = tl.exp((l_3 - top).to(tl.float32))
+    best_0 = top == 0.0
+    best_1 = (best_0 == 0) & (l_1 == top)
+    best_2 = (best_0 == 0) & (best_1 == 0) & (l_2 == top)
+    others = tl.where(best_0, 0.0, e_0) + tl.where(best_1, 0.0, e_1) + tl.where(best_2, 0.0, e_2)
+    if FOUR:
+        best_3 = (best_0 | best_1 | best_2) == 0
+        others += tl.where(best_3, 0.0, e_3)
+    unit = 1.0 / (1.0 + others)
+    return e_0 * unit, e_1 * unit, e_2 * unit, e_3 * unit, best_0, best_1, best_2, others * unit
+
+
+@triton.jit
+def parts_of_several(
+    xi: tl.tensor, weight: tl.tensor, u_1: tl.tensor, u_2: tl.tensor, u_3: tl.tensor, s_1: tl.tensor, s_2: tl.tensor,
+    s_3: tl.tensor, FOUR: tl.constexpr,
+) -> Any:  # fmt: skip
+    """What each value adds to A, B, the weight of those who are best off with all but the last target, and W."""
+    p_0, p_1, p_2, p_3, best_0, best_1, best_2, others = shares_of_several(xi, u_1, u_2, u_3, s_1, s_2, s_3, FOUR)
+    w = weight.to(tl.float32)
+    q_0, q_1, q_2, q_3, given = p_0 * w, p_1 * w, p_2 * w, p_3 * w, others * w
+    best_3 = (best_0 | best_1 | best_2) == 0
+    return (
+        tl.where(best_0, 0.0, q_0), tl.where(best_1, 0.0, q_1), tl.where(best_2, 0.0, q_2), tl.where(best_3, 0.0, q_3),
+        tl.where(best_0, given, 0.0), tl.where(best_1, given, 0.0), tl.where(best_2, given, 0.0),
+        tl.where(best_3, given, 0.0), tl.where(best_0, weight, 0.0), tl.where(best_1, weight, 0.0),
+        tl.where(best_2, weight, 0.0), q_0 * p_1, q_0 * p_2, q_1 * p_2, q_0 * p_3, q_1 * p_3, q_2 * p_3,
+    )  # fmt: skip
+
+
+@triton.jit
+def _add11(
+    a0: tl.tensor, b0: tl.tensor, c0: tl.tensor, d0: tl.tensor, e0: tl.tensor, f0: tl.tensor, g0: tl.tensor,
+    h0: tl.tensor, i0: tl.tensor, j0: tl.tensor, k0: tl.tensor, a1: tl.tensor, b1: tl.tensor, c1: tl.tensor,
+    d1: tl.tensor, e1: tl.tensor, f1: tl.tensor, g1: tl.tensor, h1: tl.tensor, i1: tl.tensor, j1: tl.tensor,
+    k1: tl.tensor,
+) -> Any:  # fmt: skip
+    return a0 + a1, b0 + b1, c0 + c1, d0 + d1, e0 + e1, f0 + f1, g0 + g1, h0 + h1, i0 + i1, j0 + j1, k0 + k1
+
+
+@triton.jit
+def _add17(
+    a0: tl.tensor, b0: tl.tensor, c0: tl.tensor, d0: tl.tensor, e0: tl.tensor, f0: tl.tensor, g0: tl.tensor,
+    h0: tl.tensor, i0: tl.tensor, j0: tl.tensor, k0: tl.tensor, l0: tl.tensor, m0: tl.tensor, n0: tl.tensor,
+    o0: tl.tensor, p0: tl.tensor, q0: tl.tensor, a1: tl.tensor, b1: tl.tensor, c1: tl.tensor, d1: tl.tensor,
+    e1: tl.tensor, f1: tl.tensor, g1: tl.tensor, h1: tl.tensor, i1: tl.tensor, j1: tl.tensor, k1: tl.tensor,
+    l1: tl.tensor, m1: tl.tensor, n1: tl.tensor, o1: tl.tensor, p1: tl.tensor, q1: tl.tensor,
+) -> Any:  # fmt: skip
+    return (
+        a0 + a1, b0 + b1, c0 + c1, d0 + d1, e0 + e1, f0 + f1, g0 + g1, h0 + h1, i0 + i1, j0 + j1, k0 + k1, l0 + l1,
+        m0 + m1, n0 + n1, o0 + o1, p0 + p1, q0 + q1,
+    )  # fmt: skip
+
+
+@triton.jit
+def added_up(
+    A_0: tl.tensor, A_1: tl.tensor, A_2: tl.tensor, A_3: tl.tensor, B_0: tl.tensor, B_1: tl.tensor, B_2: tl.tensor,
+    B_3: tl.tensor, H_0: tl.tensor, H_1: tl.tensor, H_2: tl.tensor, W_01: tl.tensor, W_02: tl.tensor, W_12: tl.tensor,
+    W_03: tl.tensor, W_13: tl.tensor, W_23: tl.tensor, whole: tl.tensor, FOUR: tl.constexpr,
+) -> Any:  # fmt: skip
+    """``parts_of_several`` of all values; of three targets fewer, since the fourth has nothing."""
+    if FOUR:
+        A_0, A_1, A_2, A_3, B_0, B_1, B_2, B_3, H_0, H_1, H_2, W_01, W_02, W_12, W_03, W_13, W_23 = tl.reduce(
+            (A_0, A_1, A_2, A_3, B_0, B_1, B_2, B_3, H_0, H_1, H_2, W_01, W_02, W_12, W_03, W_13, W_23), 0, _add17
+        )
+        H_2 = H_2.to(tl.float64)
+    else:
+        A_0, A_1, A_2, B_0, B_1, B_2, H_0, H_1, W_01, W_02, W_12 = tl.reduce(
+            (A_0, A_1, A_2, B_0, B_1, B_2, H_0, H_1, W_01, W_02, W_12), 0, _add11
+        )
+        H_2 = whole - H_0 - H_1
+        A_3 = A_0 * 0.0
+        B_3, W_03, W_13, W_23 = A_3, A_3, A_3, A_3
+    return (
+        A_0, A_1, A_2, A_3, B_0, B_1, B_2, B_3, H_0.to(tl.float64), H_1.to(tl.float64), H_2, W_01, W_02, W_12, W_03,
+        W_13, W_23,
+    )  # fmt: skip
+
+
+@triton.jit
+def sums_of_several(
+    places: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, n: tl.tensor, row: tl.tensor,
+    tiles: tl.tensor, xi: tl.tensor, weight: tl.tensor, u_1: tl.tensor, u_2: tl.tensor, u_3: tl.tensor, s_1: tl.tensor,
+    s_2: tl.tensor, s_3: tl.tensor, whole: tl.tensor, FOUR: tl.constexpr, HELD: tl.constexpr, WEIGHTED: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> Any:  # fmt: skip
+    if HELD:
+        A_0, A_1, A_2, A_3, B_0, B_1, B_2, B_3, H_0, H_1, H_2, W_01, W_02, W_12, W_03, W_13, W_23 = parts_of_several(
+            xi, weight, u_1, u_2, u_3, s_1, s_2, s_3, FOUR
+        )
+    else:
+        A_0 = tl.zeros((BLOCK,), tl.float32)
+        A_1, A_2, A_3, B_0, B_1, B_2, B_3 = A_0, A_0, A_0, A_0, A_0, A_0, A_0
+        W_01, W_02, W_12, W_03, W_13, W_23 = A_0, A_0, A_0, A_0, A_0, A_0
+        H_0 = tl.zeros((BLOCK,), tl.float64 if WEIGHTED else tl.float32)
+        H_1, H_2 = H_0, H_0
+        for tile in range(tiles):
+            xi_here, weight_here = tile_of(places, a, a_row, a_step, n, row, tile, xi, weight, HELD, WEIGHTED, BLOCK)
+            a_0, a_1, a_2, a_3, b_0, b_1, b_2, b_3, h_0, h_1, h_2, w_01, w_02, w_12, w_03, w_13, w_23 = (
+                parts_of_several(xi_here, weight_here, u_1, u_2, u_3, s_1, s_2, s_3, FOUR)
+            )
+            A_0 += a_0
+            A_1 += a_1
+            A_2 += a_2
+            A_3 += a_3
+            B_0 += b_0
+            B_1 += b_1
+            B_2 += b_2
+            B_3 += b_3
+            H_0 += h_0
+            H_1 += h_1
+            H_2 += h_2
+            W_01 += w_01
+            W_02 += w_02
+            W_12 += w_12
+            W_03 += w_03
+            W_13 += w_13
+            W_23 += w_23
+    return added_up(
+        A_0, A_1, A_2, A_3, B_0, B_1, B_2, B_3, H_0, H_1, H_2, W_01, W_02, W_12, W_03, W_13, W_23, whole, FOUR
+    )
+
+
+@triton.jit
+def network(
+    r_0: tl.tensor, r_1: tl.tensor, r_2: tl.tensor, r_3: tl.tensor, W_01: tl.tensor, W_02: tl.tensor, W_12: tl.tensor,
+    W_03: tl.tensor, W_13: tl.tensor, W_23: tl.tensor, ground: tl.tensor,
+) -> Any:  # fmt: skip
+    """Voltages d of nodes 0, ..., 3 into which currents r flow, where node ``ground`` has 0. Nothing is subtracted."""
+    # The ground changes places with node 3.
+    g_0, g_1, g_2 = ground == 0, ground == 1, ground == 2
+    c_01 = tl.where(g_0, W_13, tl.where(g_1, W_03, W_01))
+    c_02 = tl.where(g_0, W_23, tl.where(g_2, W_03, W_02))
+    c_12 = tl.where(g_1, W_23, tl.where(g_2, W_13, W_12))
+    c_03 = tl.where(g_1, W_01, tl.where(g_2, W_02, W_03)) + TINY
+    c_13 = tl.where(g_0, W_01, tl.where(g_2, W_12, W_13)) + TINY
+    c_23 = tl.where(g_0, W_02, tl.where(g_1, W_12, W_23)) + TINY
+    i_0, i_1, i_2 = tl.where(g_0, r_3, r_0), tl.where(g_1, r_3, r_1), tl.where(g_2, r_3, r_2)
+    # Node 2, then node 1: what is connected to a node that goes is connected through it.
+    per = 1.0 / (c_02 + c_12 + c_23)
+    t_0, t_1 = c_02 * per, c_12 * per
+    c_01 += c_02 * t_1
+    c_03 += c_23 * t_0
+    c_13 += c_23 * t_1
+    j_0, j_1 = i_0 + i_2 * t_0, i_1 + i_2 * t_1
+    per_1 = 1.0 / (c_01 + c_13)
+    t = c_01 * per_1
+    d_0 = (j_0 + j_1 * t) / (c_03 + c_13 * t)
+    d_1 = (j_1 + c_01 * d_0) * per_1
+    d_2 = (i_2 + c_02 * d_0 + c_12 * d_1) * per
+    d_3 = tl.where(g_0, d_0, tl.where(g_1, d_1, tl.where(g_2, d_2, 0.0)))
+    return tl.where(g_0, 0.0, d_0), tl.where(g_1, 0.0, d_1), tl.where(g_2, 0.0, d_2), d_3
+
+
+@triton.jit
+def current(flows: tl.tensor, apart: tl.tensor, ratio: tl.tensor, per_slope: tl.tensor, damped: tl.tensor) -> Any:
+    """What Newton's method is to move: what a target lacks, in logarithms but for damped steps."""
+    return tl.where(flows, tl.where(damped, -apart, -ratio / per_slope), 0.0)
+
+
+@triton.jit
+def potentials_of(
+    places: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, n: tl.tensor, row: tl.tensor,
+    tiles: tl.tensor, xi: tl.tensor, weight: tl.tensor, least: tl.tensor, most: tl.tensor, b_0: tl.tensor,
+    b_1: tl.tensor, b_2: tl.tensor, b_3: tl.tensor, whole: tl.tensor, s_1: tl.tensor, s_2: tl.tensor, s_3: tl.tensor,
+    K: tl.constexpr, HELD: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr,
+) -> Any:  # fmt: skip
+    """psi of targets 1, 2 and 3, where that of target 0 is 0, and whether they are good: all targets but 0 may be none.
+
+    They begin where the hard sort would cut the row.
+    """
+    FOUR: tl.constexpr = K == 4
+    begin_1, begin_2, begin_3 = b_0 * 0.0 - GONE, b_0 * 0.0 - GONE, b_0 * 0.0 - GONE
+    if b_1 > 0.0:
+        begin_1 = -s_1 * cut_at(
+            places, a, a_row, a_step, n, row, tiles, xi, weight, least, most, b_0, b_1 + b_2 + b_3, whole, s_1, HELD,
+            WEIGHTED, BLOCK,
+        )  # fmt: skip
+    if b_2 > 0.0:
+        begin_2 = begin_1 - (s_2 - s_1) * cut_at(
+            places, a, a_row, a_step, n, row, tiles, xi, weight, least, most, b_0 + b_1, b_2 + b_3, whole, s_2 - s_1,
+            HELD, WEIGHTED, BLOCK,
+        )  # fmt: skip
+    if FOUR:
+        if b_3 > 0.0:
+            begin_3 = begin_2 - (s_3 - s_2) * cut_at(
+                places, a, a_row, a_step, n, row, tiles, xi, weight, least, most, b_0 + b_1 + b_2, b_3, whole,
+                s_3 - s_2, HELD, WEIGHTED, BLOCK,
+            )  # fmt: skip
+    u_1, u_2, u_3 = begin_1, begin_2, begin_3
+    farthest = tl.full((), 1.0, tl.float32)
+    done = 0
+    while (done < STEPS) & (farthest > ENOUGH):
+        A_0, A_1, A_2, A_3, B_0, B_1, B_2, B_3, H_0, H_1, H_2, W_01, W_02, W_12, W_03, W_13, W_23 = sums_of_several(
+            places, a, a_row, a_step, n, row, tiles, xi, weight, u_1, u_2, u_3, s_1, s_2, s_3, whole, FOUR, HELD,
+            WEIGHTED, BLOCK,
+        )  # fmt: skip
+        damped = done > PATIENCE
+        flows, apart, left, right, ratio, per_slope = balance(A_0, B_0, b_0 * whole - H_0, whole)
+        r_0, most_flows, far = current(flows, apart, ratio, per_slope, damped), tl.maximum(left, right), tl.abs(ratio)
+        ground = 0
+        flows, apart, left, right, ratio, per_slope = balance(A_1, B_1, b_1 * whole - H_1, whole)
+        r_1, far = current(flows, apart, ratio, per_slope, damped), tl.maximum(far, tl.abs(ratio))
+        ground = tl.where(tl.maximum(left, right) > most_flows, 1, ground)
+        most_flows = tl.maximum(tl.maximum(left, right), most_flows)
+        flows, apart, left, right, ratio, per_slope = balance(A_2, B_2, b_2 * whole - H_2, whole)
+        r_2, far = current(flows, apart, ratio, per_slope, damped), tl.maximum(far, tl.abs(ratio))
+        ground = tl.where(tl.maximum(left, right) > most_flows, 2, ground)
+        most_flows = tl.maximum(tl.maximum(left, right), most_flows)
+        r_3 = r_2 * 0.0
+        if FOUR:
+            H_3 = whole - H_0 - H_1 - H_2
+            flows, apart, left, right, ratio, per_slope = balance(A_3, B_3, b_3 * whole - H_3, whole)
+            r_3, far = current(flows, apart, ratio, per_slope, damped), tl.maximum(far, tl.abs(ratio))
+            ground = tl.where(tl.maximum(left, right) > most_flows, 3, ground)
+        d_0, d_1, d_2, d_3 = network(r_0, r_1, r_2, r_3, W_01, W_02, W_12, W_03, W_13, W_23, ground)
+        d_1 = tl.where(b_1 > 0.0, d_1 - d_0, 0.0)
+        d_2 = tl.where(b_2 > 0.0, d_2 - d_0, 0.0)
+        d_3 = tl.where(b_3 > 0.0, d_3 - d_0, 0.0)
+        above = tl.maximum(tl.maximum(tl.maximum(d_1, d_2), d_3), 0.0)
+        below = tl.minimum(tl.minimum(tl.minimum(d_1, d_2), d_3), 0.0)
+        farthest = above - below
+        limit = 2.0 * far
+        shrunk = tl.where(farthest > limit, limit / tl.maximum(farthest, 1e-30), 1.0)
+        t = tl.where(damped, tl.log(1.0 + farthest) / tl.maximum(farthest, 1e-30), shrunk)
+        t = tl.where(farthest > ENOUGH, t, 1.0)
+        # Damped steps begin anew: from where nothing has gone wrong yet.
+        again = done == PATIENCE
+        u_1 = tl.where(again, begin_1, u_1 + (t * d_1).to(tl.float64))
+        u_2 = tl.where(again, begin_2, u_2 + (t * d_2).to(tl.float64))
+        u_3 = tl.where(again, begin_3, u_3 + (t * d_3).to(tl.float64))
+        done += 1
+    return u_1, u_2, u_3, farthest <= ENOUGH
+
+
+@triton.jit
+def _next(after: tl.tensor, b_0: tl.tensor, b_1: tl.tensor, b_2: tl.tensor, b_3: tl.tensor) -> Any:
+    """The first target after another that weighs anything, or 4."""
+    here = tl.where((after < 3) & (b_3 > 0.0), 3, 4)
+    here = tl.where((after < 2) & (b_2 > 0.0), 2, here)
+    here = tl.where((after < 1) & (b_1 > 0.0), 1, here)
+    return tl.where((after < 0) & (b_0 > 0.0), 0, here)
+
+
+@triton.jit
+def _chosen(slot: tl.tensor, v_0: tl.tensor, v_1: tl.tensor, v_2: tl.tensor, v_3: tl.tensor) -> Any:
+    return tl.where(slot == 0, v_0, tl.where(slot == 1, v_1, tl.where(slot == 2, v_2, v_3)))
+
+
+@triton.jit
+def several(
+    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, y: tl.tensor,
+    y_row: tl.tensor, b: tl.tensor, b_row: tl.tensor, phi: tl.tensor, phi_row: tl.tensor, eps: tl.tensor,
+    eps_rows: tl.tensor, out: tl.tensor, state: tl.tensor, error: tl.tensor, places: tl.tensor, n: tl.tensor,
+    tiles: tl.tensor, K: tl.constexpr, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr,
+    PUSH: tl.constexpr, HELD: tl.constexpr, BLOCK: tl.constexpr,
+) -> None:  # fmt: skip
+    """All of it for one row. Targets that weigh nothing go last."""
+    FOUR: tl.constexpr = K == 4
+    row = tl.program_id(0)
+    of_y, of_b = y + row.to(tl.int64) * y_row, b + row.to(tl.int64) * b_row
+    a_0, a_1 = tl.load(of_b).to(tl.float64), tl.load(of_b + 1).to(tl.float64)
+    a_2 = tl.load(of_b + 2).to(tl.float64)
+    a_3 = a_2 * 0.0
+    if FOUR:
+        a_3 = tl.load(of_b + 3).to(tl.float64)
+    slot_0 = _next(row * 0 - 1, a_0, a_1, a_2, a_3)
+    slot_1 = _next(slot_0, a_0, a_1, a_2, a_3)
+    slot_2 = _next(slot_1, a_0, a_1, a_2, a_3)
+    slot_3 = _next(slot_2, a_0, a_1, a_2, a_3)
+    # The heaviest is what the others leave.
+    heaviest = tl.maximum(tl.maximum(a_0, a_1), tl.maximum(a_2, a_3))
+    which = tl.where(a_0 == heaviest, 0, tl.where(a_1 == heaviest, 1, tl.where(a_2 == heaviest, 2, 3)))
+    rest = tl.where(which == 0, 0.0, a_0) + tl.where(which == 1, 0.0, a_1)
+    rest += tl.where(which == 2, 0.0, a_2) + tl.where(which == 3, 0.0, a_3)
+    a_0, a_1 = tl.where(which == 0, 1.0 - rest, a_0), tl.where(which == 1, 1.0 - rest, a_1)
+    a_2, a_3 = tl.where(which == 2, 1.0 - rest, a_2), tl.where(which == 3, 1.0 - rest, a_3)
+    b_0, b_1 = _chosen(slot_0, a_0, a_1, a_2, a_3), _chosen(slot_1, a_0, a_1, a_2, a_3)
+    b_2, b_3 = _chosen(slot_2, a_0, a_1, a_2, a_3), _chosen(slot_3, a_0, a_1, a_2, a_3)
+    b_1, b_2 = tl.where(slot_1 < 4, b_1, 0.0), tl.where(slot_2 < 4, b_2, 0.0)
+    b_3 = tl.where(slot_3 < 4, b_3, 0.0)
+    slope = slope_of(eps, eps_rows, row, EPS_ROWS)
+    y_0 = tl.load(of_y + tl.minimum(slot_0, K - 1)).to(tl.float64)
+    s_1 = slope * (tl.load(of_y + tl.minimum(slot_1, K - 1)).to(tl.float64) - y_0)
+    s_2 = slope * (tl.load(of_y + tl.minimum(slot_2, K - 1)).to(tl.float64) - y_0)
+    s_3 = slope * (tl.load(of_y + tl.minimum(slot_3, K - 1)).to(tl.float64) - y_0)
+    mean, std, constant, total, least, most, poison, whole = row_facts_of(
+        x, x_row, x_step, a, a_row, a_step, tl.load(of_y).to(tl.float32), tl.load(of_y + K - 1).to(tl.float32), n, row,
+        tiles, SQUASH, WEIGHTED, BLOCK,
+    )  # fmt: skip
+    xi, weight = placed_row(
+        x, x_row, x_step, a, a_row, a_step, places, n, row, tiles, mean, std, most, HELD, SQUASH, WEIGHTED, BLOCK
+    )
+    u_1, u_2, u_3, good = poison, poison, poison, poison != 0.0
+    if poison == 0.0:
+        u_1, u_2, u_3, good = potentials_of(
+            places, a, a_row, a_step, n, row, tiles, xi, weight, least, most, b_0, b_1, b_2, b_3, whole, s_1, s_2, s_3,
+            K, HELD, WEIGHTED, BLOCK,
+        )  # fmt: skip
+    poison = tl.where(good, poison, float("nan"))
+    if not PUSH:
+        of_phi = phi + row.to(tl.int64) * phi_row
+        phi_0 = (tl.load(of_phi + tl.minimum(slot_0, K - 1)).to(tl.float64) + poison).to(tl.float32)
+        phi_1 = tl.load(of_phi + tl.minimum(slot_1, K - 1)).to(tl.float32)
+        phi_2 = tl.load(of_phi + tl.minimum(slot_2, K - 1)).to(tl.float32)
+        phi_3 = tl.load(of_phi + tl.minimum(slot_3, K - 1)).to(tl.float32)
+    S_0 = tl.zeros((BLOCK,), tl.float32)
+    S_1, S_2, S_3, V_0, V_1, V_2, V_3 = S_0, S_0, S_0, S_0, S_0, S_0, S_0
+    W_01, W_02, W_12, W_03, W_13, W_23, beyond = S_0, S_0, S_0, S_0, S_0, S_0, S_0
+    for tile in range(tiles):
+        at = places_in(tile, BLOCK)
+        xi, weight = tile_of(places, a, a_row, a_step, n, row, tile, xi, weight, HELD, WEIGHTED, BLOCK)
+        p_0, p_1, p_2, p_3, _best_0, _best_1, _best_2, _others = shares_of_several(
+            xi, u_1, u_2, u_3, s_1, s_2, s_3, FOUR
+        )
+        w = weight.to(tl.float32)
+        q_0, q_1, q_2, q_3 = p_0 * w, p_1 * w, p_2 * w, p_3 * w
+        W_01 += q_0 * p_1
+        W_02 += q_0 * p_2
+        W_12 += q_1 * p_2
+        if FOUR:
+            W_03 += q_0 * p_3
+            W_13 += q_1 * p_3
+            W_23 += q_2 * p_3
+        if PUSH:
+            v = load_single(x, row, at, x_row, x_step, n)
+            _xi, _slope, z_double = placed(v.to(tl.float64), mean, std, most, SQUASH, False)
+            z = tl.where(is_finite(v) & (w > 0.0), z_double, 0.0).to(tl.float32)
+            S_0 += q_0
+            S_1 += q_1
+            S_2 += q_2
+            V_0 += q_0 * z
+            V_1 += q_1 * z
+            V_2 += q_2 * z
+            if FOUR:
+                S_3 += q_3
+                V_3 += q_3 * z
+            beyond += tl.where((w > 0.0) & (is_finite(v) == 0), v, 0.0)
+        else:
+            value = p_0 * phi_0 + p_1 * phi_1 + p_2 * phi_2
+            if FOUR:
+                value += p_3 * phi_3
+            tl.store(out + row.to(tl.int64) * n + at, value.to(out.dtype.element_ty), mask=at < n)
+    # Sums in the places of others: nobody cares which is which.
+    V_0_, V_1_, V_2_, V_3_, S_0_, S_1_, S_2_, S_3_, beyond_, _zero, _none, w_01, w_02, w_12, w_03, w_13, w_23 = (
+        tl.reduce(
+            (V_0, V_1, V_2, V_3, S_0, S_1, S_2, S_3, beyond, W_01, W_01, W_01, W_02, W_12, W_03, W_13, W_23), 0, _add17
+        )
+    )
+    unit = tl.full((), 1.0, tl.float64)
+    if not WEIGHTED:
+        unit = unit / n
+    mine = state + row.to(tl.int64) * STATE
+    keep_facts(mine, mean, std, constant, total, most)
+    # State and answer by slots; those without a target have 0.
+    k = tl.arange(0, 4)
+    i, j = k[:, None], k[None, :]
+    first, second = tl.minimum(i, j), tl.maximum(i, j)
+    psi = tl.zeros((4,), tl.float64) + poison
+    psi = tl.where(k == slot_1, u_1, psi)
+    psi = tl.where(k == slot_2, u_2, psi)
+    psi = tl.where(k == slot_3, u_3, psi)
+    tl.store(mine + PSI + k, psi)
+    W = tl.where((first == slot_0) & (second == slot_1), w_01, 0.0)
+    W = tl.where((first == slot_0) & (second == slot_2), w_02, W)
+    W = tl.where((first == slot_0) & (second == slot_3), w_03, W)
+    W = tl.where((first == slot_1) & (second == slot_2), w_12, W)
+    W = tl.where((first == slot_1) & (second == slot_3), w_13, W)
+    W = tl.where((first == slot_2) & (second == slot_3), w_23, W)
+    tl.store(mine + PRODUCTS + 4 * i + j, W.to(tl.float64) * unit)
+    tl.store(error + row, 0.0)
+    if PUSH:
+        S = tl.where(k == slot_0, S_0_, tl.where(k == slot_1, S_1_, tl.where(k == slot_2, S_2_, S_3_)))
+        V = tl.where(k == slot_0, V_0_, tl.where(k == slot_1, V_1_, tl.where(k == slot_2, V_2_, V_3_)))
+        there = (k == slot_0) | (k == slot_1) | (k == slot_2) | (k == slot_3)
+        value = mean + poison + std * (V / tl.where(S > 0.0, S, 1.0)).to(tl.float64)
+        value = tl.where(there, value, 0.0) + beyond_
+        tl.store(out + row.to(tl.int64) * K + k, value.to(tl.float32), mask=k < K)

@@ -1,0 +1,151 @@
+"""Triton kernels for two to four targets, one program a row: every row is answered, and as the reference does."""
+
+import math
+
+import pytest
+import torch
+
+import sinksort
+from sinksort.kernels import reference
+from sinksort.kernels.asks import Ask
+
+pytest.importorskip("triton", reason="Triton is made for Linux only")
+
+from sinksort.kernels import triton_long as kernels  # after the check that Triton is there
+from sinksort.kernels import triton_long_few_several, triton_long_few_two
+
+from .test_kernels_triton_long import (
+    DEVICE,
+    gradients_agree,
+    mask_ask,
+    quantile_ask,
+    random,
+    row_of_each,
+    truth,
+)
+
+
+@pytest.fixture(params=["held", "in tiles"])
+def lengths(request, monkeypatch):
+    """Rows that stay in registers, and rows of which some values are read at a time."""
+    if request.param == "in tiles":
+        monkeypatch.setattr(kernels, "_HELD", 0)
+        monkeypatch.setattr(kernels, "_TILE", 128)
+
+
+def four_targets(x, b, eps=1e-2, a=None):
+    y = torch.tensor([[0.0, 0.2, 0.7, 1.0]], device=DEVICE)
+    b = torch.tensor([b], dtype=torch.float64, device=DEVICE)
+    return Ask(x, a, y, b, eps, "sigmoid"), torch.tensor([[1.0, -2.0, 0.5, 3.0]], device=DEVICE)
+
+
+def pulled_as_the_reference_does(ask, phi, w):
+    answer = kernels.pull(ask, phi)
+    x = ask.x.double().requires_grad_()
+    out = reference.pulled(ask._replace(x=x), phi)
+    (true,) = torch.autograd.grad(out, x, w.double())
+    assert (answer.out - out).abs().max() <= 1e-5
+    assert gradients_agree(kernels.pull_backward(ask, phi, answer.state, w), true, scale=1e-9).all()
+
+
+def test_who_needs_nobody_to_look():
+    x = row_of_each("normal")
+    assert kernels.final(mask_ask(x)[0])
+    assert kernels.final(quantile_ask(x))
+    assert not kernels.final(mask_ask(x.new_zeros(1, 1).expand(1, 1 << 16))[0])  # a fixed number of launches
+
+
+@pytest.mark.usefixtures("lengths")
+class TestTwo:
+    @pytest.mark.parametrize(("k", "eps"), [(1, 1e-5), (150, 1e-4), (299, 1e-1)])
+    def test_from_soft_to_hard(self, k, eps):
+        x = row_of_each("clusters_2", "outlier", "few_valued", n=300)
+        w = random(*x.shape)
+        ask, phi = mask_ask(x, k, eps)
+        pulled_as_the_reference_does(ask, phi, w)
+
+    def test_weights_of_nothing_between(self):
+        """Values without weight stand in the gap at which a row is cut, and share it as its middle says."""
+        x = torch.tensor([[0.0, 0.1, 0.4, 0.5, 0.6, 0.9, 1.0]], device=DEVICE)
+        a = torch.tensor([[1.0, 1.0, 0.0, 0.0, 0.0, 1.0, 1.0]], dtype=torch.float64, device=DEVICE) / 4
+        y = torch.tensor([[0.0, 1.0]], device=DEVICE)
+        b = torch.tensor([[0.5, 0.5]], dtype=torch.float64, device=DEVICE)
+        ask = Ask(x, a, y, b, 1e-3, None)
+        out = kernels.pull(ask, y).out
+        assert (out[0, :3] == 0.0).all()
+        assert (out[0, 4:] == 1.0).all()
+        assert out[0, 3] == pytest.approx(0.5, abs=1e-4)
+
+    def test_one_target(self):
+        x = row_of_each("normal", n=200)
+        one = torch.ones(1, 1, device=DEVICE)
+        ask = Ask(x, None, 0.5 * one, one.double(), 1e-2, "sigmoid")
+        answer = kernels.push(ask)
+        assert answer.out.item() == pytest.approx(x.double().mean().item(), abs=1e-6)
+        grad = kernels.push_backward(ask, answer.state, one)
+        assert torch.allclose(grad, torch.full_like(x, 1 / 200), rtol=1e-5)
+
+
+@pytest.mark.usefixtures("lengths")
+class TestSeveral:
+    @pytest.mark.parametrize(("q", "eps"), [(0.0, 1e-3), (0.5, 1e-4), (0.97, 1e-1)])
+    def test_from_soft_to_hard(self, q, eps):
+        x = row_of_each("normal", "clusters_2", n=300)
+        ask = quantile_ask(x, q, eps)
+        answer = kernels.push(ask)
+        out, true = truth(ask, sinksort.soft_quantile, torch.ones(len(x), device=DEVICE), q)
+        assert ((answer.out[:, 1] - out).abs() <= 1e-5 * (x.amax(-1) - x.amin(-1))).all()
+        c = torch.tensor([[0.0, 1.0, 0.0]], device=DEVICE).expand(len(x), 3)
+        assert gradients_agree(kernels.push_backward(ask, answer.state, c), true).all()
+
+    @pytest.mark.parametrize("b", [[0.1, 0.4, 0.3, 0.2], [0.3, 0.0, 0.7, 0.0], [0.0, 0.0, 1.0, 0.0]])
+    def test_four_targets_of_which_some_weigh_nothing(self, b):
+        x = row_of_each("normal", "clusters_3", n=300)
+        pulled_as_the_reference_does(*four_targets(x, b), random(*x.shape))
+
+    def test_weights(self):
+        x = row_of_each("normal", "tied", n=300)
+        a = random(2, 300, seed=4).abs() * (random(2, 300, seed=5) > 0.0)
+        a = a.double() / a.double().sum(-1, keepdim=True)
+        pulled_as_the_reference_does(*four_targets(x, [0.25, 1e-3, 0.5, 0.249], 3e-3, a), random(*x.shape))
+
+
+@pytest.mark.skipif(DEVICE.type == "cuda", reason="a compiled kernel keeps its number of steps")
+class TestSteps:
+    """Steps that make sure do so alone, without those that are quick."""
+
+    @pytest.fixture(autouse=True)
+    def no_patience(self, monkeypatch):
+        for module in (triton_long_few_two, triton_long_few_several):
+            monkeypatch.setattr(module, "PATIENCE", type(module.PATIENCE)(0))
+
+    @pytest.mark.parametrize("eps", [1e-1, 1e-4])
+    def test_masks(self, eps):
+        x = row_of_each("heavy_tailed", "few_valued", n=200)
+        pulled_as_the_reference_does(*mask_ask(x, 20, eps), random(*x.shape))
+
+    @pytest.mark.parametrize("eps", [1e-1, 1e-4])
+    def test_quantiles(self, eps):
+        x = row_of_each("heavy_tailed", "clusters_2", n=200)
+        answer = kernels.push(quantile_ask(x, 0.3, eps))
+        wanted = reference.pushed(quantile_ask(x, 0.3, eps)._replace(x=x.double()))
+        assert ((answer.out - wanted).abs().amax(-1) <= 1e-5 * (x.amax(-1) - x.amin(-1))).all()
+
+    def test_steps_that_do_not_suffice(self, monkeypatch):
+        """Rather no answer than a wrong one."""
+        monkeypatch.setattr(triton_long_few_several, "STEPS", type(triton_long_few_several.STEPS)(1))
+        x = row_of_each("normal", n=200)
+        ask = quantile_ask(x)
+        answer = kernels.push(ask)
+        assert answer.out.isnan().all()
+        grad = kernels.push_backward(ask, answer.state, torch.ones(1, 3))
+        assert grad.isnan().all()
+
+
+def test_infinite_values_at_both_ends():
+    """Their mean is none; the rest of the plan is as ever."""
+    x = row_of_each("normal", n=200)
+    x[0, 3], x[0, 4] = math.inf, -math.inf
+    assert kernels.push(quantile_ask(x)).out.isnan().all()
+    ask, phi = mask_ask(x, 20)
+    assert kernels.pull(ask, phi).out.isfinite().all()
