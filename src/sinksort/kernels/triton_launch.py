@@ -65,7 +65,17 @@ class Recorder:
 
         Of arguments with a fraction there is only the number that the recorder was told.
         """
-        compiled = kernel[(programs,)](*args, **constants, num_warps=num_warps)
+        self._make(kernel, programs, args, constants, {"num_warps": num_warps})
+
+    def at_once(self, kernel: Any, programs: int, *args: Any, num_warps: int = 4, **constants: Any) -> None:
+        """The same for programs that wait for each other: all of them run at once, or none."""
+        together = {"launch_cooperative_grid": True} if programs > 1 else {}
+        self._make(kernel, programs, args, constants, {"num_warps": num_warps, **together})
+
+    def _make(
+        self, kernel: Any, programs: int, args: tuple[Any, ...], constants: dict[str, Any], options: dict[str, Any]
+    ) -> None:
+        compiled = kernel[(programs,)](*args, **constants, **options)
         self._made.append((compiled, programs, args, [constants[name] for name in kernel.arg_names[len(args) :]]))
 
     def record(self) -> Record | None:

@@ -14,6 +14,7 @@ from . import triton_long_by_grid as by_grid
 from . import triton_long_few as few
 from . import triton_long_few_back as few_back
 from . import triton_long_few_chunks as chunks
+from . import triton_long_late_launch as late
 from .asks import Answer, Ask
 from .triton_launch import Recorder, again, launches
 from .triton_long_by_grid import MOST_NODES, cut, row_stride, strided
@@ -46,12 +47,14 @@ def _of_eps(ask: Ask) -> tuple[float, Tensor, bool]:
 
 
 def final(ask: Ask) -> bool:
-    """Whether every row is answered: where one program takes all steps that a row needs."""
-    return ask.m is None and ask.x.shape[-1] <= _WHOLE
+    """Whether every row is answered: many targets by a last launch, few where one program takes all steps it needs."""
+    return ask.m is not None or ask.x.shape[-1] <= _WHOLE
 
 
 def state_layout(ask: Ask) -> tuple[int, torch.dtype]:
-    return few.STATE.value if ask.m is None else by_grid.sizes_of(ask.y).state // 2, torch.float64
+    if ask.m is None:
+        return few.STATE.value, torch.float64
+    return (by_grid.sizes_of(ask.y).state + late.state_behind(ask.y)) // 2, torch.float64
 
 
 def pull(ask: Ask, phi: Tensor) -> Answer:
@@ -75,6 +78,11 @@ def _what(ask: Ask, *others: bool) -> tuple[int | bool, ...]:
     return CODES[ask.squash], ask.a is not None, isinstance(ask.eps, Tensor), *others
 
 
+def _targets(ask: Ask) -> int:
+    """How many the nodes of a rule stand for."""
+    return ask.y.shape[-1] if ask.m is None else ask.m
+
+
 def _pull_by_grid(ask: Ask, phi: Tensor) -> Answer:
     made = again(ask.known, "grid", ask.x)
     if made is not None:
@@ -89,9 +97,10 @@ def _pull_by_grid(ask: Ask, phi: Tensor) -> Answer:
 
     def make(launch: Recorder) -> None:
         by_grid.forward(launch, given, last, out, error)
+        late.forward(launch, given, _targets(ask), out, error)
 
     tensors = x, given.a, ask.y, ask.b, phi, last, given.eps_rows
-    launches(("grid", *_what(ask)), tensors, (out, state, error), given.eps, make, ask.known, (x,))
+    launches(("grid", ask.m, *_what(ask)), tensors, (out, state, error), given.eps, make, ask.known, (x,))
     return Answer(out, state, error)
 
 
@@ -104,10 +113,11 @@ def _pull_back_by_grid(ask: Ask, phi: Tensor, state: Tensor, w: Tensor) -> Tenso
     given = _given_to_grid(ask, phi, state)
 
     def make(launch: Recorder) -> None:
-        by_grid.backward(launch, given, w, out)
+        counters = by_grid.backward(launch, given, w, out)
+        late.backward(launch, given, _targets(ask), w, counters, out)
 
     tensors = x, given.a, ask.y, ask.b, phi, given.eps_rows, state, w
-    launches(("grid back", *_what(ask)), tensors, (out,), given.eps, make, ask.known, (x, state, w))
+    launches(("grid back", ask.m, *_what(ask)), tensors, (out,), given.eps, make, ask.known, (x, state, w))
     return out
 
 

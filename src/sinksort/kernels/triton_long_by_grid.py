@@ -145,8 +145,8 @@ def forward(launch: Recorder, given: Given, last: Tensor, out: Tensor, error: Te
         )  # fmt: skip
 
 
-def backward(launch: Recorder, given: Given, w: Tensor, out: Tensor) -> None:
-    """``pull_backward``."""
+def backward(launch: Recorder, given: Given, w: Tensor, out: Tensor) -> Tensor:
+    """``pull_backward``. What is given back begins, for every row, with a counter that is 0."""
     x, a, (R, n) = given.x, given.a, given.x.shape
     K, KP, HI, CELLS, UP = sizes = sizes_of(given.y)
     of_state, of_eps = (given.state, given.size, given.before), (given.eps, given.eps_rows)
@@ -168,7 +168,7 @@ def backward(launch: Recorder, given: Given, w: Tensor, out: Tensor) -> None:
         SQUASH=given.code if whole else 0, WEIGHTED=whole and given.weighted, READ=_READ_BLOCK if whole else 0,
     )  # fmt: skip
     if whole:
-        return
+        return scratch
     kind = {"SQUASH": given.code, "WEIGHTED": given.weighted, "EPS_ROWS": given.by_row}
     G, tiles = cut(R, n, _SUM_BLOCK)
     sums = launch.empty(R * G * 2, dtype=torch.float64)
@@ -184,6 +184,7 @@ def backward(launch: Recorder, given: Given, w: Tensor, out: Tensor) -> None:
         *of_values, *of_state, scratch, sums, *of_eps, out, n, blocks, G,
         KP=KP, CELLS=CELLS, UP=UP, GP=_most(G), **kind, BLOCK=_READ_BLOCK,
     )  # fmt: skip
+    return scratch
 
 
 def _gathered(launch: Recorder, chunks: Tensor, R: int, G: int, width: int) -> tuple[Tensor, int]:

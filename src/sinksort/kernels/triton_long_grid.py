@@ -18,10 +18,11 @@ import triton.language as tl
 from .triton_long_maths import is_finite, kept, load_single, load_weight, placed_single, standard_back
 
 # A state: how values are placed (``single_facts`` and the largest xi), other facts of the row, two of them as pairs of
-# singles, and how often its small problem was solved; KP potentials, as pairs; then tables at the nodes, UP numbers
-# each: ranks, their covariance with y, masses.
+# singles, how often its small problem was solved, whether ``triton_long_late`` took over (2: in vain), and a counter
+# for its programs; KP potentials, as pairs; then tables at the nodes, UP numbers each: ranks, their covariance with y,
+# masses.
 UNIT, MIDDLE, REST, OFFSET, TOP = (tl.constexpr(i) for i in range(5))
-STD, WEIGHT, CONSTANT, LEAST, STEP, ROUNDS = (tl.constexpr(i) for i in (6, 8, 10, 11, 12, 13))
+STD, WEIGHT, CONSTANT, LEAST, STEP, ROUNDS, LATE, TICKET = (tl.constexpr(i) for i in (6, 8, 10, 11, 12, 13, 14, 15))
 HEAD = tl.constexpr(16)
 
 

@@ -18,7 +18,7 @@ import triton.language as tl
 
 from .triton_held import BRIDGE, LAST, NEAR, SMALL, accept_or_shorten, begin, go_on
 from .triton_held_tiles import indices, inverse_of, most_over_targets, over_targets, places_of_targets, running, scalar
-from .triton_long_grid import HEAD, MIDDLE, ROUNDS, STEP, read_values, table_of
+from .triton_long_grid import HEAD, LATE, MIDDLE, ROUNDS, STEP, TICKET, read_values, table_of
 from .triton_long_nodes import (
     AHEAD,
     add_up,
@@ -220,6 +220,8 @@ def solve(
     mean = tl.load(table + MIDDLE)
     tl.store(error + row, tl.where(mean == mean, estimate, 0.0))  # rows that hold NaN have no error
     tl.store(table + ROUNDS, rounds.to(tl.float32))
+    tl.store(table + LATE, 0.0)
+    tl.store(table + TICKET, 0.0)
     if READ:  # all tables have been there since the last barrier
         for first in range(0, n, READ):
             read_values(

@@ -144,8 +144,9 @@ def solve_backward(
         tl.debug_barrier()
         at_all = tl.arange(0, UP)
         tl.store(room + at_all, refined(mine, at_all, NODES))
+    tl.debug_barrier()
+    tl.store(mine, 0.0)  # of no use any more: a counter for the programs of ``triton_long_late``
     if READ:
-        tl.debug_barrier()
         slope = slope_back(eps, eps_rows, row, EPS_ROWS)
         total, tilted = tl.full((), 0.0, tl.float64), tl.full((), 0.0, tl.float64)
         if SQUASH != 0:

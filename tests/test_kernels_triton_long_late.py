@@ -1,0 +1,188 @@
+"""Long rows that a grid cannot answer, by the launch that follows it: against the float64 reference.
+
+Without CUDA kernels run in Triton's interpreter, where programs come one after the other; those that wait for each
+other are given a thread each here, of which one runs at a time.
+"""
+
+import inspect
+import math
+import os
+import threading
+
+import pytest
+import torch
+
+import sinksort
+
+pytest.importorskip("triton", reason="Triton is made for Linux only")
+
+from sinksort.kernels import choice, ops  # after the check that Triton is there
+from sinksort.kernels import triton_long as kernels
+from sinksort.kernels import triton_long_by_grid as by_grid
+from sinksort.kernels import triton_long_late_launch as late
+
+from .test_kernels_triton_long import ACCEPTED, DEVICE, gradients_agree, random, rank_ask, ranks_and_gradients, truth
+
+N = 403
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """Rows as if they were long; in the interpreter few panels, and many values at once."""
+    monkeypatch.setattr(by_grid, "_WHOLE", 0)
+    if INTERPRETED:
+        monkeypatch.setattr(late, "_PANELS", {"few": (8, 2), "many": (32, 4)})
+        monkeypatch.setattr(late, "_TILE", 1 << 17)
+
+
+def clusters(count=2, n=N):
+    return 10.0 * (torch.arange(n) % count) + 0.1 * random(n).cpu()
+
+
+def rows(*of_kinds):
+    return torch.stack(of_kinds).float().to(DEVICE)
+
+
+def all_right(ask, phi):
+    error, off, right = ranks_and_gradients(ask, phi)
+    assert (error <= ACCEPTED).all()
+    assert (off <= 1e-5).all()
+    assert right.all()
+
+
+def test_rows_with_edges_among_others():
+    normal = random(N, seed=5).cpu()
+    all_right(*rank_ask(rows(clusters(), normal, (torch.arange(N) % 3).float(), normal.relu() ** 2)))
+
+
+def test_small_eps():
+    x = rows(clusters(5, 301))
+    all_right(*rank_ask(x, eps=1e-3, nodes=128))
+
+
+def test_values_far_from_all_targets(monkeypatch):
+    monkeypatch.setattr(late, "_PANELS", {"few": (16, 2)})
+    x = random(N, seed=6).cpu()
+    x[7], x[9], x[11] = 300.0, math.inf, -math.inf
+    all_right(*rank_ask(rows(x), squash=None))
+
+
+def test_weights_with_zeros():
+    x = rows(clusters())
+    a = random(1, N, seed=4).abs() * (random(1, N, seed=5) > -0.5)
+    all_right(*rank_ask(x, a=a / a.sum(-1, keepdim=True), squash="arctan"))
+
+
+def test_an_eps_for_each_row():
+    ask, phi = rank_ask(rows(clusters(), clusters()))
+    all_right(ask._replace(eps=torch.tensor([1e-2, 3e-2], device=DEVICE)), phi)
+
+
+def test_by_way_of_the_operator_nobody_looks_at_errors(monkeypatch):
+    def looked(_):
+        raise AssertionError("somebody waits for the device")
+
+    monkeypatch.setattr(ops, "_late", looked)
+    monkeypatch.setattr(choice, "_SHORT", 0)
+    x = clusters().half().to(DEVICE).requires_grad_()
+    out = sinksort.soft_rank(x, eps=1e-2, descending=True, backend="triton")
+    w = random(N, seed=9).half()
+    (grad,) = torch.autograd.grad(out, x, w)
+    wide = x.detach().double().requires_grad_()
+    wanted = sinksort.soft_rank(wide, eps=1e-2, descending=True, solver=sinksort.Newton(compress=False))
+    (true,) = torch.autograd.grad(wanted, wide, w.double())
+    assert out.dtype == grad.dtype == torch.float16
+    assert (out - wanted).abs().max() <= torch.finfo(torch.float16).eps * N
+    assert gradients_agree(grad, true).all()
+
+
+def test_what_needs_more_panels_than_there_are_is_nan(monkeypatch):
+    monkeypatch.setattr(late, "_PANELS", {"few": (4, 2)})
+    ask, phi = rank_ask(rows(clusters(), random(N).cpu()))
+    answer = kernels.pull(ask, phi)
+    assert answer.error[0] > ACCEPTED
+    assert answer.out[0].isnan().all()
+    assert answer.out[1].isfinite().all()
+    grad = kernels.pull_backward(ask, phi, answer.state, random(2, N))
+    assert grad[0].isnan().all()
+    assert grad[1].isfinite().all()
+
+
+def test_without_the_last_launch_such_rows_would_be_wrong(monkeypatch):
+    monkeypatch.setattr(late, "forward", lambda *_: None)
+    monkeypatch.setattr(late, "backward", lambda *_: None)
+    error, off, right = ranks_and_gradients(*rank_ask(rows(clusters(), (torch.arange(N) % 3).float())))
+    assert ((off > 1e-5) | ~right).any()
+    assert (error > ACCEPTED).all()
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="on a GPU all programs wait for each other anyway")
+def test_programs_that_wait_for_each_other(monkeypatch):
+    """Three of them, of which the last has no values of its own."""
+    monkeypatch.setattr(late, "_PANELS", {"few": (8, 2)})
+    ask, phi = rank_ask(rows(clusters()))
+    w = random(1, N, seed=9)
+    alone = kernels.pull(ask, phi)
+    alone_grad = kernels.pull_backward(ask, phi, alone.state, w)
+    monkeypatch.setattr(late, "_TILE", 1 << 14)
+    monkeypatch.setattr(late, "_programs", lambda _: 3)
+    with monkeypatch.context() as patched:
+        patched.setattr("triton.runtime.interpreter.GridExecutor", at_once())
+        answer = kernels.pull(ask, phi)
+        grad = kernels.pull_backward(ask, phi, answer.state, w)
+    assert (answer.out - alone.out).abs().max() <= 1e-6 * N
+    assert gradients_agree(grad, alone_grad).all()
+    out, true = truth(ask, sinksort.soft_rank, w)
+    assert (answer.out - out).abs().max() <= 1e-5 * N
+    assert gradients_agree(grad, true).all()
+
+
+def at_once():
+    """An executor that runs cooperative programs in threads; they take turns where they look at their counter."""
+    from triton.runtime import interpreter
+
+    builder, one = interpreter.interpreter_builder, interpreter.GridExecutor
+
+    class AtOnce(one):
+        def __call__(self, *args, **kwargs):
+            if not kwargs.pop("launch_cooperative_grid", False):
+                return super().__call__(*args, **kwargs)
+            kwargs = {k: v for k, v in kwargs.items() if k in inspect.getfullargspec(self.fn).args}
+            scope = interpreter._patch_lang(self.fn)
+            given = inspect.getcallargs(self.fn, *args, **kwargs)
+            given = {k: v if k in self.constexprs else interpreter._implicit_cvt(v) for k, v in given.items()}
+            turn, failures, add = threading.Lock(), [], builder.create_atomic_rmw
+            builder.set_grid_dim(*self.grid, 1, 1)
+
+            def others_turn(*operands):
+                out, me = add(*operands), builder.grid_idx
+                turn.release()
+                threading.Event().wait(1e-4)
+                turn.acquire()
+                builder.grid_idx = me
+                return out
+
+            def program(i):
+                with turn:
+                    builder.set_grid_idx(i, 0, 0)
+                    try:
+                        self.fn(**given)
+                    except Exception as failure:
+                        failures.append(failure)
+
+            builder.create_atomic_rmw = others_turn
+            try:
+                threads = [threading.Thread(target=program, args=(i,), daemon=True) for i in range(self.grid[0])]
+                for thread in threads:
+                    thread.start()
+                for thread in threads:
+                    thread.join(60)
+                    assert not thread.is_alive()
+                assert not failures
+            finally:
+                del builder.create_atomic_rmw
+                scope.restore()
+            return None
+
+    return AtOnce
