@@ -363,8 +363,13 @@ def test_says_what_it_cannot_do() -> None:
     b = torch.full((1, 3), 1 / 3)
     assert numba_rows.unable(Ask(torch.zeros(2, 9), None, y, b, 1e-2, "sigmoid")) is None
     assert "40000" in numba_rows.unable(Ask(torch.zeros(1, 40_000), None, y, b, 1e-2, "sigmoid"))
-    many = torch.zeros(1, 2000)
-    assert "2000" in numba_rows.unable(Ask(torch.zeros(2, 9), None, many, many, 1e-2, "sigmoid"))
+    many = torch.zeros(1, 3000)
+    assert "at most 2048 targets, and there are 3000" in numba_rows.unable(
+        Ask(torch.zeros(2, 9), None, many, many, 1e-2, "sigmoid")
+    )
+    assert "at most 1024 targets, and there are 3000" in numba_rows.unable(
+        Ask(torch.zeros(2, 9), None, many, many, 1e-2, "sigmoid", 10**6)
+    )
 
 
 def test_a_change_in_another_file_is_noticed(tmp_path: Path) -> None:

@@ -207,6 +207,7 @@ def logs_rows(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, eps: F32, n
     k = workspace(n, K)
     xs, at, u, v, t, r = k.n32[XS], k.n64[AT], k.k32[U], k.n32[V], k.n64[T], k.n64[R]
     leaving, targets, W = np.empty(N), np.zeros((4, stride)), np.empty(stride * stride)
+    first_one = True
     for row in range(start, stop):
         of64, of32 = state64[row * size // 2 :], state32[row * size + at32 :]
         order = state_int[row * size + at_int : row * size + at_int + n]
@@ -215,10 +216,11 @@ def logs_rows(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, eps: F32, n
             answer[:] = np.nan
             of64[stride + 2], errors[row] = np.nan, 0.0
             continue
-        if row == start or steps[0] > 0:
+        if first_one or steps[0] > 0:
             targets_into(k, y, b, row * steps[0], K)
-        if row == start or steps[4] > 0:
+        if first_one or steps[4] > 0:
             weights_into(k, a, row * n, n, steps[4] > 0)
+        first_one = False
         e = np.float64(eps[row * steps[3]])
         moments = places(xs, k.n32[AW], squash, k.k64[Y, 0], k.k64[Y, K - 1], at)
         low, high = range_of(at, n)
@@ -329,6 +331,7 @@ def logs_rows_backward(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, ep
     lo, hi, glo, ghi = k.k_int[LO], k.k_int[HI], k.n_int[GLO], k.n_int[GHI]
     sources, targets, W = np.zeros((4, N)), np.zeros((4, stride)), np.empty(stride * stride)
     t, inv, scratch = targets[0], targets[1], targets[2:]
+    first_one = True
     for row in range(start, stop):
         of64, of32 = state64[row * size // 2 :], state32[row * size + at32 :]
         order = state_int[row * size + at_int : row * size + at_int + n]
@@ -338,10 +341,11 @@ def logs_rows_backward(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, ep
             answer[:] = np.nan
             continue
         row_into(x, row * n, n, xs)
-        if row == start or steps[0] > 0:
+        if first_one or steps[0] > 0:
             targets_into(k, y, b, row * steps[0], K)
-        if row == start or steps[4] > 0:
+        if first_one or steps[4] > 0:
             weights_into(k, a, row * n, n, steps[4] > 0)
+        first_one = False
         e = np.float64(eps[row * steps[3]])
         places(xs, aw, squash, k.k64[Y, 0], k.k64[Y, K - 1], at)
         for j in range(stride):

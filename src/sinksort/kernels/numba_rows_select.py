@@ -157,7 +157,7 @@ def few_backward(start: int, stop: int, x: F32, a: F32, y: F32, b: F64, phi: F32
     lam, u32 = np.zeros(4), np.zeros(4, np.float32)
     for row in range(start, stop):
         state, answer = state64[row * size : (row + 1) * size], grad[row * n : row * n + n]
-        if np.isnan(state[10]) or not row_ready(k, x, a, y, b, n, K, steps, row, row == start):
+        if not row_ready(k, x, a, y, b, n, K, steps, row, row == start) or np.isnan(state[10]):
             answer[:] = np.nan
             continue
         e = np.float64(eps[row * steps[3]])

@@ -176,6 +176,7 @@ def pull_rows(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F32, l
     at32, at_int, _ = state_parts(n, K, whole)
     k = workspace(n, K)
     xs, at, read, span = k.n32[XS], k.n64[AT], k.n32[READ], 1.0
+    first_one = True
     for row in range(start, stop):
         of64, of32, of_int = state64[row * size // 2 :], state32[row * size + at32 :], state_int[row * size + at_int :]
         answer = out[row * n : row * n + n]
@@ -183,17 +184,18 @@ def pull_rows(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F32, l
             answer[:] = np.nan
             of64[stride + 2], of64[stride + 3], errors[row] = np.nan, 0.0, 0.0
             continue
-        if row == start or steps[0] > 0:
+        if first_one or steps[0] > 0:
             targets_into(k, y, b, row * steps[0], K)
-        if row == start or steps[1] > 0:
+        if first_one or steps[1] > 0:
             k.k32[PHI, :K] = phi[row * steps[1] : row * steps[1] + K]
             span = abs(k.k32[PHI, K - 1] - k.k32[PHI, 0])
-        if row == start or steps[2] > 0:
+        if first_one or steps[2] > 0:
             for j in range(lasts):
                 of_last = row * steps[2] + (3 + j) * K
                 k.last[j * stride : j * stride + K] = last[of_last : of_last + K]
-        if row == start or steps[4] > 0:
+        if first_one or steps[4] > 0:
             weights_into(k, a, row * n, n, steps[4] > 0)
+        first_one = False
         e = np.float64(eps[row * steps[3]])
         first, final = outermost(k, K, lasts > 0)
         moments = places(xs, k.n32[AW], squash, first, final, at)
@@ -237,6 +239,7 @@ def push_rows(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, eps: F32, n
     (at32, at_int, _), size = state_parts(n, K, False), state_size(n, K, np.int64(0))
     k = workspace(n, K)
     xs, at, carried = k.n32[XS], k.n64[AT], k.n32[WEIGHT]
+    first_one = True
     for row in range(start, stop):
         of64, of32, of_int = state64[row * size // 2 :], state32[row * size + at32 :], state_int[row * size + at_int :]
         answer = out[row * K : row * K + K]
@@ -244,10 +247,11 @@ def push_rows(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, eps: F32, n
             answer[:] = np.nan
             of64[stride + 2], errors[row] = np.nan, 0.0
             continue
-        if row == start or steps[0] > 0:
+        if first_one or steps[0] > 0:
             targets_into(k, y, b, row * steps[0], K)
-        if row == start or steps[4] > 0:
+        if first_one or steps[4] > 0:
             weights_into(k, a, row * n, n, steps[4] > 0)
+        first_one = False
         e = np.float64(eps[row * steps[3]])
         moments = places(xs, k.n32[AW], squash, k.k64[Y, 0], k.k64[Y, K - 1], at)
         mean, per_unit = moments[0], moments[1]
@@ -365,6 +369,7 @@ def rows_backward(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F3
     k = workspace(n, K)
     xs, at, read, aw, weight, direct = k.n32[XS], k.n64[AT], k.n32[READ], k.n32[AW], k.n32[WEIGHT], k.n32[DIRECT]
     lo, hi, glo, ghi, best = k.k_int[LO], k.k_int[HI], k.n_int[GLO], k.n_int[GHI], k.n_int[BEST]
+    first_one = True
     for row in range(start, stop):
         of64, of32, of_int = state64[row * size // 2 :], state32[row * size + at32 :], state_int[row * size + at_int :]
         answer, order, cells = grad[row * n : row * n + n], of_int[1:], np.int64(of_int[0])
@@ -373,15 +378,16 @@ def rows_backward(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F3
             answer[:] = np.nan
             continue
         row_into(x, row * n, n, xs)
-        if row == start or steps[0] > 0:
+        if first_one or steps[0] > 0:
             targets_into(k, y, b, row * steps[0], K)
-        if row == start or steps[1] > 0:
+        if first_one or steps[1] > 0:
             k.k32[PHI, :K] = phi[row * steps[1] : row * steps[1] + K]
             if push:
                 for j in range(K):
                     k.k32[PHI, j] = k.k32[PHI, j] / k.k32[B, j] if k.k32[B, j] > 0.0 else 0.0
-        if row == start or steps[4] > 0:
+        if first_one or steps[4] > 0:
             weights_into(k, a, row * n, n, steps[4] > 0)
+        first_one = False
         e = np.float64(eps[row * steps[3]])
         first, final = outermost(k, K, flags > 7.5)
         places(xs, aw, squash, first, final, at)

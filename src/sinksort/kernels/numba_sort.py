@@ -236,6 +236,8 @@ def push_sorted(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, eps: F32,
     k = _workspace(n, K)
     xs, aw, at = np.empty(N, np.float32), np.zeros(N, np.float32), np.empty(N)
     G, P, W = np.empty(16), np.empty(16), np.empty(16)
+    _targets_into(k, y, b, K)
+    aw[:n] = 1.0 / n
     for row in range(start, stop):
         of64 = state64[row * size // 2 : (row + 1) * size // 2]
         of_int = state_int[row * size + integers : (row + 1) * size]
@@ -244,11 +246,10 @@ def push_sorted(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, eps: F32,
             answer[:] = np.nan
             of64[2], errors[row] = np.nan, 0.0
             continue
-        if row == start or steps[0] > 0:
+        if steps[0] > 0:
             _targets_into(k, y[row * steps[0] :], b[row * steps[0] :], K)
-        if row == start or steps[4] > 0:
-            for i in range(n):
-                aw[i] = a[row * n + i] if steps[4] > 0 else np.float32(1.0 / n)
+        if steps[4] > 0:
+            aw[:n] = a[row * n : row * n + n]
         e = np.float64(eps[row * steps[3]])
         mean, scale, weight, spread = places(xs, aw, squash, k.k64[Y, 0], k.k64[Y, K - 1], at)
         of64[0], of64[1], of64[2], of64[3] = mean, scale, weight, 1.0 if spread else 0.0
@@ -319,6 +320,8 @@ def sorted_backward(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, c: F3
     k = _workspace(n, K)
     xs, aw, at, read = np.empty(N, np.float32), np.zeros(N, np.float32), np.empty(N), np.zeros(N, np.float32)
     P, W = np.empty(16), np.empty(16)
+    _targets_into(k, y, b, K)
+    aw[:n] = 1.0 / n
     wanted, along, direct = np.zeros(N), np.zeros(N), np.zeros(N)
     tau, lam, left = k.n64[TAU], k.n64[LAM], k.n64[ALONG]
     for row in range(start, stop):
@@ -330,11 +333,10 @@ def sorted_backward(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, c: F3
             answer[:] = np.nan
             continue
         row_into(x, row * n, n, xs)
-        if row == start or steps[0] > 0:
+        if steps[0] > 0:
             _targets_into(k, y[row * steps[0] :], b[row * steps[0] :], K)
-        if row == start or steps[4] > 0:
-            for i in range(n):
-                aw[i] = a[row * n + i] if steps[4] > 0 else np.float32(1.0 / n)
+        if steps[4] > 0:
+            aw[:n] = a[row * n : row * n + n]
         e = np.float64(eps[row * steps[3]])
         places(xs, aw, squash, k.k64[Y, 0], k.k64[Y, K - 1], at)
         order, lo, hi = of_int[:n], of_int[n : n + K], of_int[n + K : n + 2 * K]
