@@ -19,6 +19,14 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from .triton_held_frail import (
+    apart_from_likeliest,
+    imbalance_of_likeliest,
+    likeliest_of,
+    plan_and_rest,
+    softness_of,
+)
+from .triton_held_newton import accept_or_shorten, begin, go_on, is_frail, path_of, path_through
 from .triton_held_tiles import (
     boundaries_of_equals,
     boundaries_of_weighted,
@@ -38,6 +46,7 @@ from .triton_held_tiles import (
 from .triton_parts import (
     GIVEN,
     LOG2_E,
+    NONE,
     NUMBERS,
     WEAK,
     halves,
@@ -52,89 +61,10 @@ from .triton_parts import (
 SMALL = tl.constexpr(1e-6)  #: L1 error of the column sums at which a row is done
 NEAR = tl.constexpr(5e-4)  #: a step from here that leaves little ends below ACCEPTED
 _STEPS = tl.constexpr(30)
-_FAR = tl.constexpr(40.0)  #: log f stays within single precision; a row that needs more is not answered here
+_SOFT = tl.constexpr(1e-4)  #: error of the column sums of a nearly hard plan, relative to what is soft in it
 BRIDGE = tl.constexpr(1e-7)  #: joins parts of a plan: rounding would decide what flows between them
-_FRAIL = tl.constexpr(30.0)  #: b times resistance from which rounding is seen in the fourth digit of a gradient
 _ACCURACY = tl.constexpr(1e-4)  #: of lambda in the backward pass
 LAST = tl.constexpr(6)  #: rows of ``Ask.last``
-
-
-@triton.jit
-def path_of(
-    p: tl.tensor, ap: tl.tensor, y: tl.tensor, step: tl.tensor,
-    KA: tl.constexpr, V: tl.constexpr, X: tl.constexpr, KB: tl.constexpr
-) -> tl.tensor:  # fmt: skip
-    """1/D and resistances as in ``triton_laplacian``, and D, of the plan p; ap is a p."""
-    Ly = over_values(ap * (y - over_targets(p * y, V, X, KB)), KA, X, KB)
-    D = over_values(ap * (1.0 - p), KA, X, KB)
-    inverse_D, resistance = path_through(Ly, D, step, X, KB)
-    return inverse_D, resistance, D
-
-
-@triton.jit
-def path_through(Ly: tl.tensor, D: tl.tensor, step: tl.tensor, X: tl.constexpr, KB: tl.constexpr) -> tl.tensor:
-    flow = -running(Ly)
-    weakest = tl.maximum(most_over_targets(tl.where(step > 0, flow, 0.0), 1, X, KB) * 1e-6, 1e-30)
-    faintest = tl.maximum(most_over_targets(D, 1, X, KB) * 1e-6, 1e-30)
-    return tl.where(D > 0, 1.0 / tl.maximum(D, faintest), 0.0), step / tl.maximum(flow, weakest)
-
-
-@triton.jit
-def precondition(r: tl.tensor, inverse_D: tl.tensor, resistance: tl.tensor) -> tl.tensor:
-    drop = running(r) * resistance
-    return r * inverse_D + (drop - running(drop))
-
-
-@triton.jit
-def begin(
-    r: tl.tensor, inverse_D: tl.tensor, resistance: tl.tensor, b: tl.tensor, X: tl.constexpr, KB: tl.constexpr
-) -> tl.tensor:
-    """r without a constant part, the first way of conjugate gradients, and r z."""
-    r = r - b * over_targets(r, 1, X, KB)
-    z = precondition(r, inverse_D, resistance)
-    return r, z, over_targets(r * z, 1, X, KB)
-
-
-@triton.jit
-def go_on(
-    out: tl.tensor, r: tl.tensor, way: tl.tensor, rz: tl.tensor, Lw: tl.tensor,
-    inverse_D: tl.tensor, resistance: tl.tensor, b: tl.tensor, bridge: tl.tensor, X: tl.constexpr, KB: tl.constexpr
-) -> tl.tensor:  # fmt: skip
-    """One step of conjugate gradients along ``way``, of which L makes Lw."""
-    Lw += bridge * (way - over_targets(b * way, 1, X, KB))
-    bend = over_targets(way * Lw, 1, X, KB)
-    alpha = tl.where(bend > 0, rz / tl.where(bend > 0, bend, 1.0), 0.0)
-    out = out + alpha * way
-    r = r - alpha * Lw
-    z = precondition(r, inverse_D, resistance)
-    before = tl.where(rz > 0, rz, 1.0)
-    rz = tl.where(bend > 0, over_targets(r * z, 1, X, KB), 0.0)
-    return out, r, z + (rz / before) * way, rz
-
-
-@triton.jit
-def accept_or_shorten(
-    newton: tl.tensor, rho: tl.tensor, c: tl.tensor, b: tl.tensor,
-    base: tl.tensor, way: tl.tensor, length: tl.tensor, rise: tl.tensor, X: tl.constexpr, KB: tl.constexpr
-) -> tl.tensor:  # fmt: skip
-    """From the point base + length way, with column sums c: on along the step ``newton``, or less far along ``way``.
-
-    The last of the answers says which: whether the point was too far. ``rise``: the slope at ``base`` along ``way``.
-    """
-    newton = tl.where(b > 0, newton - over_targets(b * newton, 1, X, KB), 0.0)
-    newton = tl.minimum(tl.maximum(newton, -5.0), 5.0)
-    climb = over_targets(rho * newton, 1, X, KB)
-    # The gradient, scaled, always rises.
-    scaled = tl.where(b > 0, rho / tl.maximum(c, 1e-30), 0.0)
-    newton = tl.where(climb > 0, newton, tl.minimum(tl.maximum(scaled, -5.0), 5.0))
-    climb = over_targets(rho * newton, 1, X, KB)
-    here = over_targets(rho * way, 1, X, KB)
-    overshot = here < -0.5 * rise
-    there = tl.minimum(tl.maximum(base + length * way, -_FAR), _FAR)
-    base = tl.where(overshot, base, there)
-    way = tl.where(overshot, way, newton)
-    length = tl.where(overshot, length * rise / (rise - here), 1.0)
-    return base, way, length, tl.where(overshot, rise, climb), overshot
 
 
 @triton.jit(do_not_specialize=NUMBERS, do_not_specialize_on_alignment=GIVEN)
@@ -145,9 +75,13 @@ def forward(
     x_row: tl.tensor, x_col: tl.tensor, a_row: tl.tensor, a_col: tl.tensor, y_row: tl.tensor, b_row: tl.tensor,
     phi_row: tl.tensor, last_row: tl.tensor,
     SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr, RULE: tl.constexpr, MENDED: tl.constexpr,
-    KA: tl.constexpr, V: tl.constexpr, X: tl.constexpr, KB: tl.constexpr
+    FEW: tl.constexpr, KA: tl.constexpr, V: tl.constexpr, X: tl.constexpr, KB: tl.constexpr
 ) -> None:  # fmt: skip
-    """``pull``; at_ptr: 3 N numbers a row. MENDED: whether nearly hard plans are answered in double precision."""
+    """``pull``; at_ptr: 3 N numbers a row.
+
+    FEW: whether values are so few that a plan may hang on frail links, see ``triton_held_frail``. MENDED: whether
+    nearly hard plans that are not done with that are answered in double precision.
+    """
     row = tl.program_id(0).to(tl.int64)
     x_ptr += row * x_row
     a_ptr += row * a_row
@@ -162,7 +96,7 @@ def forward(
     origin, unit, spread, bad = moments(x_ptr, a_ptr, N, x_col, a_col, y_low, y_high, SQUASH, WEIGHTED, V * X)
     s = slope_of_pairs(unit, y_scale, eps, SQUASH)
     inverse_s = (1.0 / s).to(tl.float32)
-    place_row(x_ptr, at_ptr, N, x_col, origin, unit, SQUASH, V * X)
+    place_row(x_ptr, at_ptr, N, x_col, origin, unit, SQUASH, False, V * X)
     if WEIGHTED:
         edges = boundaries_of_weighted(at_ptr, a_ptr, i, N, a_col, running(b), KA, X, KB, V * X)
     else:
@@ -173,11 +107,21 @@ def forward(
     a = load_weights(a_ptr, i, N, a_col, WEIGHTED)
     yh, yl = halves(y)
     e = exponentials(xh, xl, y, yh, yl, out_of_reach(Uh, b), Ul, (s * LOG2_E).to(tl.float32), V, X, KB)
-    e = e * inverse_of(over_targets(e, V, X, KB))
-    inverse_D, resistance, D = path_of(e, e * a, y, step, KA, V, X, KB)
+    if FEW:
+        likeliest = j == likeliest_of(e, j, V, X, KB)
+        imbalance = imbalance_of_likeliest(b, a, i, N, likeliest, WEIGHTED, KA, X, KB)
+        e, rest = plan_and_rest(e, 1.0, likeliest, V, X, KB)
+        D = softness_of(e, rest, a, likeliest, KA, X, KB)
+        Ly = over_values(e * a * apart_from_likeliest(e, y, likeliest, V, X, KB), KA, X, KB)
+        inverse_D, resistance = path_through(Ly, D, step, X, KB)
+        bridge = BRIDGE * b * most_over_targets(tl.where(b > 0, D / tl.where(b > 0, b, 1.0), 0.0), 1, X, KB)
+        frail = is_frail(resistance, b, X, KB)
+    else:
+        e = e * inverse_of(over_targets(e, V, X, KB))
+        inverse_D, resistance, D = path_of(e, e * a, y, step, KA, V, X, KB)
+        bridge = BRIDGE * b
     if MENDED:  # whether the plan may be nearly hard: that of the start is not far from it
         firm = scalar(most_over_targets(tl.where(b > 0, D - 50.0 * WEAK * b, -1.0), 1, X, KB)) < 0
-    bridge = BRIDGE * b
     pair_ptr = (state_ptr + 8).to(tl.pointer_type(tl.float32)) + 2 * j
     tl.store(pair_ptr, Uh, mask=j < K)  # not to be kept in registers meanwhile
     tl.store(pair_ptr + 1, Ul, mask=j < K)
@@ -186,36 +130,59 @@ def forward(
     way = b * 0.0
     length = over_targets(way, 1, X, KB) + 1.0
     rise = length * float("inf")
+    tolerance = 0.0 * eps + SMALL
     k = 0
     going = True
     while going & (k < _STEPS):
         f = tl.exp2((base + length * way) * LOG2_E)
-        inverse = inverse_of(over_targets(e * f, V, X, KB))
-        q = a * inverse
-        c = f * over_values(e * q, KA, X, KB)
-        rho = b - c
+        if FEW:
+            p, rest = plan_and_rest(e, f, likeliest, V, X, KB)
+            rho = imbalance - over_values(a * rest, KA, X, KB)
+            c = b - rho
+            if MENDED:
+                if firm:  # errors are as small as what is soft, or a gradient is wrong
+                    soft = softness_of(p, rest, a, likeliest, KA, X, KB)
+                    soft = scalar(most_over_targets(tl.where(b > 0, soft / tl.where(b > 0, b, 1.0), 0.0), 1, X, KB))
+                    tolerance = tl.where(soft > NONE, tl.minimum(_SOFT * soft, SMALL), SMALL)
+        else:
+            inverse = inverse_of(over_targets(e * f, V, X, KB))
+            q = a * inverse
+            c = f * over_values(e * q, KA, X, KB)
+            rho = b - c
+            tolerance = tl.where(k > 3, 2.0 * SMALL, SMALL)  # of some plans rounding leaves more than that
         size = scalar(over_targets(tl.abs(rho), 1, X, KB))
-        going = size > SMALL
+        going = size > tolerance
         if going:
             # A step is solved for even if this point is not accepted: that is rare, and one way through is shorter.
             newton = b * 0.0
             left, onward, rz = begin(rho, inverse_D, resistance, b, X, KB)
             for _ in range(tl.where(size > 1e-2, 2, 3)):
-                v = over_targets(e * (f * onward), V, X, KB) * inverse
-                Lw = c * onward - f * over_values(e * (q * v), KA, X, KB)
+                if FEW:
+                    if frail:
+                        Lw = over_values(a * p * apart_from_likeliest(p, onward, likeliest, V, X, KB), KA, X, KB)
+                    else:
+                        Lw = over_values(a * p * (onward - over_targets(p * onward, V, X, KB)), KA, X, KB)
+                else:
+                    v = over_targets(e * (f * onward), V, X, KB) * inverse
+                    Lw = c * onward - f * over_values(e * (q * v), KA, X, KB)
                 newton, left, onward, rz = go_on(newton, left, onward, rz, Lw, inverse_D, resistance, b, bridge, X, KB)
             base, way, length, rise, overshot = accept_or_shorten(newton, rho, c, b, base, way, length, rise, X, KB)
             remains = tl.where(overshot, 1.0, over_targets(tl.abs(left), 1, X, KB))
-            going = (size > NEAR) | (scalar(remains) > 1.5 * SMALL)
+            going = (size * SMALL > NEAR * tolerance) | (scalar(remains) > 1.5 * tolerance)
         k += 1
 
     grown = base + length * way
-    p = e * tl.exp2(grown * LOG2_E)
-    p = p * inverse_of(over_targets(p, V, X, KB))
+    if FEW:
+        p, rest = plan_and_rest(e, tl.exp2(grown * LOG2_E), likeliest, V, X, KB)
+        off = imbalance - over_values(a * rest, KA, X, KB)
+    else:
+        p = e * tl.exp2(grown * LOG2_E)
+        p = p * inverse_of(over_targets(p, V, X, KB))
+        off = b - over_values(p * a, KA, X, KB)
     phi = tl.load(phi_ptr + row * phi_row + j, mask=j < K, other=0.0).to(tl.float32)
     mean = over_targets(p * phi, V, X, KB)
     tl.store(out_ptr + row * N + i, tl.where(bad > 0, float("nan"), mean), mask=i < N)
-    error = over_targets(tl.abs(b - over_values(p * a, KA, X, KB)), 1, X, KB)
+    error = over_targets(tl.abs(off), 1, X, KB)
     if RULE:
         squares = mean * 0.0
         last_ptr += row * last_row
@@ -227,10 +194,19 @@ def forward(
         error += 4.0 * tl.broadcast_to(worst, [KB, X, 1, 1])
     error = scalar(error)
     if MENDED:
-        if firm:
-            D = over_values(p * a * (1.0 - p), KA, X, KB)
+        if FEW:
+            D = softness_of(p, rest, a, likeliest, KA, X, KB)
             softness = scalar(most_over_targets(tl.where(b > 0, D / tl.where(b > 0, b, 1.0), 0.0), 1, X, KB))
-            error = tl.where(nearly_hard(softness), 1.0, error)
+            if WEIGHTED:  # weights that differ are rounded to more than what is soft
+                error = tl.where(nearly_hard(softness), 1.0, error)
+            else:
+                met = (error <= 10.0 * _SOFT * softness) & (scalar(most_over_targets(tl.abs(imbalance), 1, X, KB)) == 0)
+                error = tl.where(nearly_hard(softness), tl.where(met, error, 1.0), error)
+        else:
+            if firm:
+                D = over_values(p * a * (1.0 - p), KA, X, KB)
+                softness = scalar(most_over_targets(tl.where(b > 0, D / tl.where(b > 0, b, 1.0), 0.0), 1, X, KB))
+                error = tl.where(nearly_hard(softness), 1.0, error)
     tl.store(error_ptr + row, tl.where(bad > 0, 0.0, error))
     tl.store(state_ptr, origin)
     tl.store(state_ptr + 1, unit)
@@ -251,10 +227,10 @@ def backward(
     eps: tl.tensor, N: tl.tensor, K: tl.tensor, S: tl.tensor,
     x_row: tl.tensor, x_col: tl.tensor, a_row: tl.tensor, a_col: tl.tensor, y_row: tl.tensor, b_row: tl.tensor,
     phi_row: tl.tensor, w_row: tl.tensor, w_col: tl.tensor,
-    SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr,
+    SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr, FEW: tl.constexpr,
     KA: tl.constexpr, V: tl.constexpr, X: tl.constexpr, KB: tl.constexpr
 ) -> None:  # fmt: skip
-    """The cotangent of x, see ``asks``; at_ptr: 3 N numbers a row.
+    """The cotangent of x, see ``asks``; at_ptr: 2 N numbers a row.
 
     Here products with L are sums of differences, a p (v - E v), and not differences of sums. Of a value that nearly all
     goes to one target, v - E v is as small as the rest, but rounded like v. Where all of a plan hangs on such rests,
@@ -267,7 +243,7 @@ def backward(
         return
     x_ptr += row * x_row
     a_ptr += row * a_row
-    at_ptr += row * N * 3
+    at_ptr += row * N * 2
     phi_ptr += row * phi_row
     if EPS_ROWS:
         eps = tl.load(eps_ptr + row)
@@ -275,7 +251,7 @@ def backward(
     y, step, b, _low, _high, y_scale = load_tile_of_targets(y_ptr + row * y_row, b_ptr + row * b_row, j, K)
     origin, unit = tl.load(state_ptr), tl.load(state_ptr + 1)
     s = slope_of_pairs(unit, y_scale, eps, SQUASH)
-    place_row(x_ptr, at_ptr, N, x_col, origin, unit, SQUASH, V * X)
+    place_row(x_ptr, at_ptr, N, x_col, origin, unit, SQUASH, False, V * X)
     xh = tl.load(at_ptr + i, mask=i < N, other=0.0)
     xl = tl.load(at_ptr + N + i, mask=i < N, other=0.0)
     a = load_weights(a_ptr, i, N, a_col, WEIGHTED)
@@ -286,27 +262,39 @@ def backward(
     yh, yl = halves(y)
     phi = tl.load(phi_ptr + j, mask=j < K, other=0.0).to(tl.float32)
     p = exponentials(xh, xl, y, yh, yl, Uh, Ul, (s * LOG2_E).to(tl.float32), V, X, KB)
-    p = p * inverse_of(over_targets(p, V, X, KB))
+    if FEW:
+        likeliest = j == likeliest_of(p, j, V, X, KB)
+        p, rest = plan_and_rest(p, 1.0, likeliest, V, X, KB)
+    else:
+        likeliest = False
+        p = p * inverse_of(over_targets(p, V, X, KB))
     if not WEIGHTED:
         p = tl.where(i < N, p, 0.0)  # then sums of p need only be multiplied by the weight of every value
-    inverse_D, resistance, D = path_of(p, p * a, y, step, KA, V, X, KB)
+    if FEW:
+        D = softness_of(p, rest, a, likeliest, KA, X, KB)
+        Ly = over_values(a * p * apart_from_likeliest(p, y, likeliest, V, X, KB), KA, X, KB)
+        inverse_D, resistance = path_through(Ly, D, step, X, KB)
+    else:
+        inverse_D, resistance, D = path_of(p, p * a, y, step, KA, V, X, KB)
     # Of a plan that is hard but for less than this nothing comes through its potentials, and they would overflow.
     soft = most_over_targets(D, 1, X, KB) > 1e-25
     softness = most_over_targets(tl.where(b > 0, D / tl.where(b > 0, b, 1.0), 0.0), 1, X, KB)
     bridge = BRIDGE * b * softness
-    t = over_values(p * apart_from_mean(p, phi, V, X, KB) * w, KA, X, KB)
+    t = over_values(p * apart(p, phi, likeliest, FEW, V, X, KB) * w, KA, X, KB)
     largest = most_over_targets(tl.abs(t), 1, X, KB)
     largest = tl.where(soft & (largest > 0), largest, 1.0)
     t = tl.where(soft, t / largest, 0.0)
     potential = t * 0.0
-    frail = scalar(most_over_targets(resistance, 1, X, KB) * most_over_targets(b, 1, X, KB)) > _FRAIL
+    frail = is_frail(resistance, b, X, KB)
     r, way, rz = begin(t, inverse_D, resistance, b, X, KB)
-    enough = rz * (_ACCURACY * _ACCURACY) * tl.where(frail, 1e-4, 1.0)
+    # What flows over a link is rounded to 1e-7 of t, and no step makes that better.
+    rounding = over_targets(resistance, 1, X, KB) * (1e-7 * 1e-7)
+    enough = tl.maximum(rz * (_ACCURACY * _ACCURACY) * tl.where(frail, 1e-2, 1.0), rounding)
     k = 0
     going = True
     while going & (k < _STEPS):
         if frail:
-            Lw = pushed(p, apart_from_mean(p, way, V, X, KB), a, N, WEIGHTED, KA, X, KB)
+            Lw = pushed(p, apart(p, way, likeliest, FEW, V, X, KB), a, N, WEIGHTED, KA, X, KB)
         else:
             Lw = pushed(p, way - over_targets(p * way, V, X, KB), a, N, WEIGHTED, KA, X, KB)
         potential, r, way, rz = go_on(potential, r, way, rz, Lw, inverse_D, resistance, b, bridge, X, KB)
@@ -319,14 +307,30 @@ def backward(
     tl.debug_barrier()
     y = load_tile_of_targets(y_ptr + row * y_row, b_ptr + row * b_row, j, K)[0]
     phi = tl.load(phi_ptr + j, mask=j < K, other=0.0).to(tl.float32)
-    middle = over_targets(p * y, V, X, KB)
-    both = over_targets(p * (w * phi - a * potential), V, X, KB)
-    g = over_targets(p * (w * phi - a * potential - both) * (y - middle), V, X, KB) * s.to(tl.float32)
-    tl.store(at_ptr + 2 * N + i, g, mask=i < N)
+    if FEW:
+        pull = apart_from_likeliest(p, w * phi - a * potential, likeliest, V, X, KB)
+        g = over_targets(p * pull * apart_from_likeliest(p, y, likeliest, V, X, KB), V, X, KB) * s.to(tl.float32)
+    else:
+        middle = over_targets(p * y, V, X, KB)
+        both = over_targets(p * (w * phi - a * potential), V, X, KB)
+        g = over_targets(p * (w * phi - a * potential - both) * (y - middle), V, X, KB) * s.to(tl.float32)
+    tl.store(at_ptr + i, g, mask=i < N)  # all have read where values stand, long ago
     tl.debug_barrier()
     through_moments(
-        x_ptr, a_ptr, state_ptr, at_ptr + 2 * N, grad_ptr + row * N, N, x_col, a_col, SQUASH, WEIGHTED, False, V * X
+        x_ptr, a_ptr, state_ptr, at_ptr, grad_ptr + row * N, N, x_col, a_col, SQUASH, WEIGHTED, False, V * X
     )
+
+
+@triton.jit
+def apart(
+    p: tl.tensor, v: tl.tensor, likeliest: tl.tensor,
+    FEW: tl.constexpr, V: tl.constexpr, X: tl.constexpr, KB: tl.constexpr
+) -> tl.tensor:  # fmt: skip
+    if FEW:
+        out = apart_from_likeliest(p, v, likeliest, V, X, KB)
+    else:
+        out = apart_from_mean(p, v, V, X, KB)
+    return out
 
 
 @triton.jit

@@ -16,7 +16,7 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from .triton_held import path_through
+from .triton_held_newton import path_through
 from .triton_held_tiles import (
     indices,
     inverse_of,

@@ -16,7 +16,8 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from .triton_held import BRIDGE, LAST, NEAR, SMALL, accept_or_shorten, begin, go_on
+from .triton_held import BRIDGE, LAST, NEAR, SMALL
+from .triton_held_newton import accept_or_shorten, begin, go_on
 from .triton_held_tiles import indices, inverse_of, most_over_targets, over_targets, places_of_targets, running, scalar
 from .triton_long_grid import HEAD, LATE, MIDDLE, ROUNDS, STEP, TICKET, read_values, table_of
 from .triton_long_nodes import (

@@ -5,7 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .triton_held import BRIDGE, begin, go_on
+from .triton_held import BRIDGE
+from .triton_held_newton import begin, go_on
 from .triton_held_tiles import indices, most_over_targets, over_targets, scalar
 from .triton_long_grid import HEAD, ROUNDS, STEP, chunk_sums_back, slope_back, table_of, write_back
 from .triton_long_nodes import add_up, at_node, coarse, from_moments, refined, steps_to_coarse_node, steps_to_node

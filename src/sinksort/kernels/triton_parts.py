@@ -26,7 +26,7 @@ SQUASHES = {"sigmoid": 1, "arctan": 2, None: 0}
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 NOWHERE = tl.constexpr(1e30)  #: potential of a slot without a target
-WEAK, _NONE = tl.constexpr(1e-3), tl.constexpr(1e-14)  #: plans less soft than this need double precision, or nothing
+WEAK, NONE = tl.constexpr(1e-3), tl.constexpr(1e-14)  #: plans less soft than this need double precision, or nothing
 
 
 @triton.jit
@@ -117,7 +117,7 @@ def slope_of_pairs(unit: tl.tensor, y_scale: tl.tensor, eps: tl.tensor, SQUASH: 
 @triton.jit
 def nearly_hard(softness: tl.tensor) -> tl.tensor:
     """Whether single precision does not see what little of a plan is soft; of what is hard there is nothing to see."""
-    return (softness < WEAK) & (softness > _NONE)
+    return (softness < WEAK) & (softness > NONE)
 
 
 @triton.jit
@@ -178,9 +178,9 @@ def potential_halves(U: tl.tensor, has: tl.tensor) -> tl.tensor:
 @triton.jit
 def place_row(
     x_ptr: tl.tensor, at_ptr: tl.tensor, N: tl.tensor, x_col: tl.tensor, origin: tl.tensor, unit: tl.tensor,
-    SQUASH: tl.constexpr, BLOCK_N: tl.constexpr
+    SQUASH: tl.constexpr, WITH_Z: tl.constexpr, BLOCK_N: tl.constexpr
 ) -> None:  # fmt: skip
-    """Where all values stand, in two halves, and z, for the passes to come: at_ptr holds 3 N numbers.
+    """Where all values stand, in two halves, and z if wanted, for the passes to come: at_ptr holds N numbers of each.
 
     In double precision: where many values are nearly tied, a rank changes by 2 Var(y) / eps of what a place does.
     """
@@ -190,7 +190,8 @@ def place_row(
     high, low = halves(at)
     tl.store(at_ptr + i, high, mask=i < N)
     tl.store(at_ptr + N + i, low, mask=i < N)
-    tl.store(at_ptr + 2 * N + i, tl.where(tl.abs(x) < float("inf"), z, 0.0), mask=i < N)
+    if WITH_Z:
+        tl.store(at_ptr + 2 * N + i, tl.where(tl.abs(x) < float("inf"), z, 0.0), mask=i < N)
     tl.debug_barrier()
 
 

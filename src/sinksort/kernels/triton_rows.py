@@ -27,6 +27,7 @@ _LONGEST = 2048
 _FEW = 128  #: targets of one matrix
 _HELD = 128  #: values and targets of a plan that fits into registers
 _VERY_FEW = 16  #: values of a plan that may hang on a few frail links
+_FEW_VALUES = 32  #: values and targets of a plan that may hang on frail links
 _WIDE = 256  #: targets up to which the last launch computes in double precision; a grid is for more
 _HEAD = 8  #: columns of the state before U
 _EXACT = 256  #: rows up to this length start from their exact staircase
@@ -190,7 +191,8 @@ class _Sizes(NamedTuple):
         lanes = 16 if block_k > 64 else 8
         values = 32 // lanes * warps
         across = max(1, block_n // values)
-        return {"KA": block_k // lanes, "V": across, "X": values, "KB": lanes, "num_warps": warps}
+        few = max(block_n, block_k) <= _FEW_VALUES
+        return {"FEW": few, "KA": block_k // lanes, "V": across, "X": values, "KB": lanes, "num_warps": warps}
 
     @property
     def first(self) -> tuple[int, int]:
@@ -249,7 +251,7 @@ def _forward(ask: Ask, phi: Tensor | None) -> Answer:
         if on_grid:
             by_grid.forward(launch, _given_to_grid(given, eps, eps_rows, what, state), last, out, error)
         elif K <= _FEW:
-            at = launch.empty(R, 3 * n + K, dtype=torch.float32)
+            at = launch.empty(R, 3 * n if sizes.held else 3 * n + K, dtype=torch.float32)
             tensors = (*given, last, eps_rows, at, out, state, error)
             numbers = (eps, n, K, columns, *sizes.strides, _row_stride(last))
             constants = sizes.constants | {"RULE": sizes.rule and ask.last is not None, "MENDED": sizes.wide}
@@ -288,18 +290,20 @@ def _backward(ask: Ask, phi: Tensor | None, state: Tensor, w: Tensor) -> Tensor:
     def make(launch: Recorder) -> None:
         sizes = _Sizes.of(given, what)
         n, K = sizes.n, sizes.K
-        partial = launch.empty(R, 2 * n if phi is None else n, dtype=torch.float32)
+        held = not on_grid and sizes.held
+        # What ``triton_held`` needs for itself, the last launch may use again.
+        partial = launch.empty(R, 2 * n if held or phi is None else n, dtype=torch.float32)
         numbers = state.shape[1], *sizes.strides, _row_stride(w), w.stride(1)
         if on_grid:
             by_grid.backward(launch, _given_to_grid(given, eps, eps_rows, what, state), w, grad)
         elif K <= _FEW:
-            at = launch.empty(R, 3 * n + K, dtype=torch.float32)
-            if sizes.held:
+            if held:
                 launch(
-                    triton_held.backward, R, *given, w, eps_rows, at, state, grad, eps, n, K, *numbers,
+                    triton_held.backward, R, *given, w, eps_rows, partial, state, grad, eps, n, K, *numbers,
                     **sizes.constants, **sizes.tiles,
                 )  # fmt: skip
             else:
+                at = launch.empty(R, 3 * n + K, dtype=torch.float32)
                 at_once, warps = sizes.first
                 launch(
                     triton_short.backward, R, *given, w, eps_rows, at, state, partial, grad, eps,

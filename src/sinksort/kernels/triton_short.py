@@ -109,7 +109,7 @@ def forward(
     s = slope_of_pairs(unit, y_scale, eps, SQUASH)
     s_2 = (s * LOG2_E).to(tl.float32)
     inverse_s = 1.0 / s
-    place_row(x_ptr, at_ptr, N, x_col, origin, unit, SQUASH, BLOCK_N)
+    place_row(x_ptr, at_ptr, N, x_col, origin, unit, SQUASH, PUSH, BLOCK_N)
     levels = tl.cumsum(b, axis=0)
     if EXACT:
         boundaries = exact_boundaries(
@@ -255,7 +255,7 @@ def backward(
     origin, unit = tl.load(state_ptr), tl.load(state_ptr + 1)
     s = slope_of_pairs(unit, y_scale, eps, SQUASH)
     s_2 = (s * LOG2_E).to(tl.float32)
-    place_row(x_ptr, at_ptr, N, x_col, origin, unit, SQUASH, BLOCK_N)
+    place_row(x_ptr, at_ptr, N, x_col, origin, unit, SQUASH, PUSH, BLOCK_N)
     yh, yl = halves(y_wide)
     y = y_wide.to(tl.float32)
     U = tl.load(state_ptr + 8 + j, mask=j < K, other=0.0)
