@@ -134,7 +134,7 @@ def _held(n: int) -> tuple[int, int]:
     if n > _HELD:
         return _TILE, 8
     block = max(triton.next_power_of_2(n), 32)
-    return block, min(max(block // 256, 1), 8)
+    return block, 8 if block > 1024 else min(max(block // 128, 1), 4)
 
 
 def _few(ask: Ask, phi: Tensor | None) -> Answer:
