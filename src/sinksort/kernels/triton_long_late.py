@@ -100,9 +100,10 @@ def late_forward(
     """
     for first in range(0, R, _ROWS):
         rows = first + tl.arange(0, _ROWS)
-        if tl.max(tl.load(error + rows, mask=rows < R, other=0.0), 0) > ACCEPTED:
+        errors = tl.load(error + rows, mask=rows < R, other=0.0)
+        if tl.max(tl.where(errors <= ACCEPTED, 0, 1), 0) > 0:  # NaN is late: rows that hold NaN have an error of 0
             for row in range(first, tl.minimum(first + _ROWS, R)):
-                if tl.load(error + row) > ACCEPTED:
+                if tl.where(tl.load(error + row) <= ACCEPTED, 0, 1) > 0:
                     answer_row(
                         x, x_row, x_step, a, a_row, a_step, y, y_row, phi, phi_row, K, eps, eps_rows,
                         table_of(state, tl.zeros([], tl.int32) + row, size, before), behind, error, out, rules, sums,
