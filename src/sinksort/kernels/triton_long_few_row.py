@@ -19,7 +19,7 @@ from .triton_long_maths import is_finite, load_single, placed, squashed, standar
 CLOSE = tl.constexpr(4.0)  #: width of a bracket at which Newton's method takes over, in logits
 COUNTS = tl.constexpr(40)  #: of values below thresholds, at most: each leaves an eighth of a bracket
 ENOUGH = tl.constexpr(3e-4)  #: Newton's last step, in logits, whose error is its square
-NOTHING = tl.constexpr(1e-28)  #: share of all weight that is none
+NOTHING = tl.constexpr(1e-36)  #: share of all weight that is none
 ROUNDING = tl.constexpr(1e-15)  #: share of all weight that sums in double precision leave
 GONE = tl.constexpr(1e300)  #: size of the potential of a target that is not there
 
