@@ -109,6 +109,20 @@ def test_what_needs_more_panels_than_there_are_is_nan(monkeypatch):
     assert grad[1].isfinite().all()
 
 
+def test_unsquashed_rows_that_need_more_are_answered_by_the_reference(monkeypatch):
+    monkeypatch.setattr(late, "_PANELS", {"few": (4, 2)})
+    monkeypatch.setattr(choice, "_SHORT", 0)
+    x = rows(clusters() / 10.0, random(N).cpu()).requires_grad_()
+    out = sinksort.soft_rank(x, squash=None, backend="triton")
+    w = random(2, N, seed=9)
+    (grad,) = torch.autograd.grad(out, x, w)
+    wide = x.detach().double().requires_grad_()
+    wanted = sinksort.soft_rank(wide, squash=None, solver=sinksort.Newton(compress=False))
+    (true,) = torch.autograd.grad(wanted, wide, w.double())
+    assert (out - wanted).abs().max() <= 1e-5 * N
+    assert gradients_agree(grad, true).all()
+
+
 def test_without_the_last_launch_such_rows_would_be_wrong(monkeypatch):
     monkeypatch.setattr(late, "forward", lambda *_: None)
     monkeypatch.setattr(late, "backward", lambda *_: None)

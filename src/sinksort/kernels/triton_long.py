@@ -47,8 +47,12 @@ def _of_eps(ask: Ask) -> tuple[float, Tensor, bool]:
 
 
 def final(ask: Ask) -> bool:
-    """Whether every row is answered: many targets by a last launch, few where one program takes all steps it needs."""
-    return ask.m is not None or ask.x.shape[-1] <= _WHOLE
+    """Whether every row is answered: many targets by a last launch, few where one program takes all steps it needs.
+
+    Squashed values are all within the range of the targets, and panels of nodes suffice for any of them. Others may be
+    as far apart as they like, and need as many panels as they like: somebody has to look whether there were enough.
+    """
+    return ask.x.shape[-1] <= _WHOLE if ask.m is None else ask.squash is not None
 
 
 def state_layout(ask: Ask) -> tuple[int, torch.dtype]:
