@@ -63,7 +63,11 @@ BOTH = ["spread_cotangents", "solve_backward"]
     ("kernels", "n", "names"),
     [
         (triton_rows, 2048, ["spread", "solve", "forward", *BOTH, "backward"]),
-        (triton_long, 2049, ["moments", "spread", "solve", "read", *BOTH, "sum_back", "read_back"]),
+        (
+            triton_long,
+            2049,
+            ["moments", "spread", "solve", "read", "late_forward", *BOTH, "sum_back", "read_back", "late_backward"],
+        ),
     ],
 )
 def test_launches_of_rows_that_a_program_can_read_and_of_longer_ones(monkeypatch, kernels, n, names):
@@ -72,7 +76,8 @@ def test_launches_of_rows_that_a_program_can_read_and_of_longer_ones(monkeypatch
     def note(_recorder, kernel, *_args, **_constants):
         found.append(kernel.__name__)
 
-    monkeypatch.setattr(triton_launch.Recorder, "__call__", note)
+    for make in ("__call__", "at_once"):
+        monkeypatch.setattr(triton_launch.Recorder, make, note)
     monkeypatch.setattr(triton_launch, "_records", {})  # nothing that was launched here is to be launched again
     ask, phi = rank_ask(random(1, n), 1e-2, 40)
     answer = kernels.pull(ask, phi)

@@ -74,7 +74,7 @@ class TestTwo:
         out = kernels.pull(ask, y).out
         assert (out[0, :3] == 0.0).all()
         assert (out[0, 4:] == 1.0).all()
-        assert out[0, 3] == pytest.approx(0.5, abs=1e-4)
+        assert out[0, 3].item() == pytest.approx(0.5, abs=1e-4)
 
     def test_one_target(self):
         x = row_of_each("normal", n=200)

@@ -265,8 +265,8 @@ def balance(out: tl.tensor, into: tl.tensor, missing: tl.tensor, whole: tl.tenso
     left, right = tl.maximum(left, nothing), tl.maximum(right, nothing)
     near = tl.abs(apart) < 1e-3 * (left + right)
     ratio = tl.where(near, 2.0 * apart / (left + right), tl.log(left) - tl.log(right))
-    part = out / tl.maximum(out + into, nothing)
-    per_slope = part / left + (1.0 - part) / right
+    both = tl.maximum(out + into, nothing)
+    per_slope = out / both / left + into / both / right  # each for itself: what one leaves of 1 is rounding
     return flows, apart, left, right, tl.where(flows, ratio, 0.0), per_slope
 
 
