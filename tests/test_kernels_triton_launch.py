@@ -112,6 +112,38 @@ def test_records_do_not_pile_up(records, monkeypatch):
         assert len(records) <= 3
 
 
+@pytest.mark.parametrize("scratch", [0, 64])
+def test_a_workspace_is_that_of_a_stream_and_grows(records, monkeypatch, scratch):
+    """All calls on a stream get the same memory, those on another stream another one; and scratch beside it."""
+    monkeypatch.setattr(triton_launch, "_workspaces", {})
+    kernel = Kernel()
+
+    def call(x, size):
+        def make(launch):
+            of_call = [launch.empty(scratch, dtype=torch.float32)] if scratch else []
+            launch(kernel, 7, x, launch.workspace(size, dtype=torch.float32), 0.1, len(x), BLOCK=16, SQUASH=1)
+            for t in of_call:
+                launch(kernel, 7, x, t, 0.1, len(x), BLOCK=16, SQUASH=1)
+
+        triton_launch.launches(("kept", size), (x,), (), 0.1, make)
+        return kernel.log[-2 if scratch else -1][2][1]
+
+    x = torch.zeros(64)
+    for size in (16, 1000):  # recorded
+        call(x, size)
+    small, same = call(x, 16), call(torch.ones(64), 16)
+    (kept,) = triton_launch._workspaces.values()
+    assert small == same == kept.data_ptr()
+    assert len(kept) == 256
+    large = call(x, 1000)
+    (kept,) = triton_launch._workspaces.values()
+    assert large == call(x, 16) == kept.data_ptr()
+    assert len(kept) == 4096
+    monkeypatch.setattr(triton_launch, "_stream", lambda _: "another stream")
+    assert call(x, 16) != large
+    assert {stream for _, stream in triton_launch._workspaces} == {"the stream", "another stream"}
+
+
 def test_a_constant_stays_where_it_is(records):
     kernel, x, other, table = Kernel(), torch.zeros(64), torch.ones(64), torch.ones(4)
     for given in (x, other):

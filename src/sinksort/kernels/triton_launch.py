@@ -48,12 +48,18 @@ class Recorder:
         """``fixed``: what is the same the next time; and ``number`` is None if numbers are."""
         self._changing, self._results, self._fixed, self._number = (*given, *results), results, fixed, number
         self._scratch: list[Tensor] = []
+        self._workspace: list[Tensor] = []
         self._made: list[tuple[Any, int, tuple[Any, ...], list[Any]]] = []
 
     def empty(self, *shape: int, dtype: torch.dtype) -> Tensor:
         """Scratch for the launches that follow; parts of it may be given to them as well."""
         self._scratch.append(self._changing[0].new_empty(shape, dtype=dtype))
         return self._scratch[-1]
+
+    def workspace(self, *shape: int, dtype: torch.dtype) -> Tensor:
+        """The same, but memory that a stream keeps: for what is large, and hardly ever written to."""
+        self._workspace.append(self._changing[0].new_empty(shape, dtype=dtype))
+        return self._workspace[-1]
 
     def constant(self, t: Tensor) -> Tensor:
         """A tensor that is the same at all times, for the launches that follow."""
@@ -82,10 +88,7 @@ class Recorder:
         """None where nothing was compiled: in the interpreter."""
         if not _DIRECT or any(compiled is None for compiled, *_ in self._made):
             return None
-        offsets, room = [], 0
-        for t in self._scratch:
-            offsets.append(room)
-            room += -(-t.numel() * t.element_size() // _ALIGNMENT) * _ALIGNMENT
+        (scratch, room), (workspace, kept) = _one_after_the_other(self._scratch), _one_after_the_other(self._workspace)
         launches = []
         for compiled, programs, args, constants in self._made:
             template: list[Any] = [None if isinstance(arg, Tensor) else arg for arg in (*args, *constants)]
@@ -96,27 +99,37 @@ class Recorder:
                         raise AssertionError(f"a kernel was given {arg} and not {self._number}, which would not change")
                     numbers.append(i)
                 elif isinstance(arg, Tensor):
-                    source, offset = self._place(arg, offsets)
+                    source, offset = self._place(arg, scratch, workspace)
                     if source is None:
                         template[i] = offset
                     else:
                         addresses.append((i, source, offset))
             launches.append(_Launch(compiled, programs, template, tuple(addresses), tuple(numbers)))
         results = [(tuple(t.shape), t.stride(), t.dtype) for t in self._results]
-        return Record(launches, room, results, self._fixed)
+        return Record(launches, room, kept, results, self._fixed)
 
-    def _place(self, t: Tensor, offsets: list[int]) -> tuple[int | None, int]:
-        """In which memory a tensor is, and where: those that change have one each, the common scratch comes last."""
+    def _place(self, t: Tensor, *common: list[tuple[Tensor, int]]) -> tuple[int | None, int]:
+        """In which memory a tensor is, and where: those that change have one each, then come the common ones."""
         for source, given in enumerate(self._changing):
             if t is given:
                 return source, 0
-        for scratch, offset in zip(self._scratch, offsets, strict=True):
-            inside = t.data_ptr() - scratch.data_ptr()
-            if 0 <= inside < scratch.numel() * scratch.element_size():
-                return len(self._changing), offset + inside
+        for source, placed in enumerate(common, start=len(self._changing)):
+            for part, offset in placed:
+                inside = t.data_ptr() - part.data_ptr()
+                if 0 <= inside < part.numel() * part.element_size():
+                    return source, offset + inside
         if any(t is given for given in self._fixed):
             return None, t.data_ptr()
         raise AssertionError("a kernel was given a tensor that nobody told the recorder about")
+
+
+def _one_after_the_other(tensors: list[Tensor]) -> tuple[list[tuple[Tensor, int]], int]:
+    """Tensors with the offsets of each in one piece of memory, and how many bytes that has."""
+    placed, room = [], 0
+    for t in tensors:
+        placed.append((t, room))
+        room += -(-t.numel() * t.element_size() // _ALIGNMENT) * _ALIGNMENT
+    return placed, room
 
 
 class Record:
@@ -126,10 +139,11 @@ class Record:
         self,
         launches: list[_Launch],
         room: int,
+        kept: int,
         results: list[tuple[tuple[int, ...], tuple[int, ...], torch.dtype]],
         fixed: Sequence[Tensor],
     ) -> None:
-        self._launches, self._room, self._results = launches, room, results
+        self._launches, self._room, self._kept, self._results = launches, room, kept, results
         self._fixed = fixed  # whose addresses are in the launches
 
     def again(self, like: Tensor, memory: list[int]) -> list[Tensor]:
@@ -143,10 +157,13 @@ class Record:
         return results
 
     def play(self, like: Tensor, memory: list[int], number: float | None = None) -> None:
+        stream, watched = _stream(like.get_device()), _watched()
         if self._room:
             scratch = torch.empty(self._room, dtype=torch.uint8, device=like.device)  # kept until all are launched
             memory.append(scratch.data_ptr())
-        stream, watched = _stream(like.get_device()), _watched()
+        if self._kept:
+            workspace = _workspace(like, stream, self._kept)
+            memory += [workspace.data_ptr()] if self._room else [0, workspace.data_ptr()]
         for compiled, programs, template, addresses, numbers in self._launches:
             arguments = template.copy()
             for i, source, offset in addresses:
@@ -176,6 +193,20 @@ def _streams() -> Callable[[int], Any]:
 
 def _stream(device: int) -> Any:
     return _streams()(device)
+
+
+_workspaces: dict[tuple[int, Any], Tensor] = {}
+
+
+def _workspace(like: Tensor, stream: Any, size: int) -> Tensor:
+    """Memory that launches on one stream use one after the other. A graph, replayed on any stream, has its own."""
+    if like.is_cuda and torch.cuda.is_current_stream_capturing():
+        return torch.empty(size, dtype=torch.uint8, device=like.device)
+    place = like.get_device(), stream
+    there = _workspaces.get(place)
+    if there is None or len(there) < size:
+        there = _workspaces[place] = torch.empty(size, dtype=torch.uint8, device=like.device)
+    return there
 
 
 _records: dict[Hashable, Record] = {}

@@ -24,6 +24,7 @@ _FEW_NODES = 48  #: of a rule
 _PANELS = {"few": (32, 2), "many": (64, 4)}
 _TILE = 8192  #: pairs of a value and a node that a program works on at once
 _WARPS = 16
+_KEPT = 1 << 20  #: longest rows whose places are written to memory that is kept
 _SLOTS: int = SLOTS.value
 
 
@@ -55,10 +56,11 @@ class Late(NamedTuple):
         }  # fmt: skip
 
     def scratch(self, launch: Recorder, n: int) -> tuple[Tensor, ...]:
+        """Some megabytes that ordinary rows leave alone: a call need not take them, unless its rows are huge."""
         return (
-            launch.empty(self.programs + 1, 3 * self.slots, dtype=torch.float64),
-            launch.empty(self.programs, 3 * self.slots, dtype=torch.float64),
-            launch.empty(2 * n, dtype=torch.float32),
+            launch.workspace(self.programs + 1, 3 * self.slots, dtype=torch.float64),
+            launch.workspace(self.programs, 3 * self.slots, dtype=torch.float64),
+            (launch.workspace if n <= _KEPT else launch.empty)(2 * n, dtype=torch.float32),
         )
 
 
