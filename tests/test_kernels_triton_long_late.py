@@ -16,7 +16,7 @@ import sinksort
 
 pytest.importorskip("triton", reason="Triton is made for Linux only")
 
-from sinksort.kernels import choice, ops  # after the check that Triton is there
+from sinksort.kernels import choice, ops, posed, triton_launch  # after the check that Triton is there
 from sinksort.kernels import triton_long as kernels
 from sinksort.kernels import triton_long_by_grid as by_grid
 from sinksort.kernels import triton_long_late_launch as late
@@ -29,7 +29,9 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    """Rows as if they were long; in the interpreter few panels, and many values at once."""
+    """Rows as if they were long; in the interpreter few panels, and many values at once. Nothing is remembered."""
+    monkeypatch.setattr(posed, "_known", {})
+    monkeypatch.setattr(triton_launch, "_records", {})
     monkeypatch.setattr(by_grid, "_WHOLE", 0)
     if INTERPRETED:
         monkeypatch.setattr(late, "_PANELS", {"few": (8, 2), "many": (32, 4)})
@@ -118,6 +120,25 @@ def test_unsquashed_rows_that_need_more_are_answered_by_the_reference(monkeypatc
     (grad,) = torch.autograd.grad(out, x, w)
     wide = x.detach().double().requires_grad_()
     wanted = sinksort.soft_rank(wide, squash=None, solver=sinksort.Newton(compress=False))
+    (true,) = torch.autograd.grad(wanted, wide, w.double())
+    assert (out - wanted).abs().max() <= 1e-5 * N
+    assert gradients_agree(grad, true).all()
+
+
+def test_where_triton_is_too_old_for_the_last_launch_the_reference_answers(monkeypatch):
+    def never(*_):
+        raise AssertionError("programs that wait for each other cannot be launched")
+
+    monkeypatch.setattr(kernels, "AT_ONCE", False)
+    monkeypatch.setattr(late, "forward", never)
+    monkeypatch.setattr(late, "backward", never)
+    monkeypatch.setattr(choice, "_SHORT", 0)
+    x = rows(clusters(), random(N).cpu()).requires_grad_()
+    out = sinksort.soft_rank(x, backend="triton")
+    w = random(2, N, seed=9)
+    (grad,) = torch.autograd.grad(out, x, w)
+    wide = x.detach().double().requires_grad_()
+    wanted = sinksort.soft_rank(wide, solver=sinksort.Newton(compress=False))
     (true,) = torch.autograd.grad(wanted, wide, w.double())
     assert (out - wanted).abs().max() <= 1e-5 * N
     assert gradients_agree(grad, true).all()

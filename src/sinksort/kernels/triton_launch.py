@@ -25,8 +25,9 @@ try:
 except ImportError:  # Triton 3.3 has its hooks elsewhere
     _runtime = None
 
-#: Compiled kernels take values for their constants, and ignore them, since this version.
-_DIRECT = tuple(int(part) for part in triton.__version__.split(".")[:2]) >= (3, 3)
+_SINCE_3_3 = tuple(int(part) for part in triton.__version__.split(".")[:2]) >= (3, 3)
+_DIRECT = _SINCE_3_3  #: compiled kernels take values for their constants, and ignore them
+AT_ONCE = _SINCE_3_3  #: programs can be launched that wait for each other
 _ALIGNMENT = 256  #: bytes, of everything in the common scratch
 _MOST, _MOST_KNOWN = 2048, 64  #: records kept, in all and of asks that are alike; then all are made again
 

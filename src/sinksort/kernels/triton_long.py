@@ -16,7 +16,7 @@ from . import triton_long_few_back as few_back
 from . import triton_long_few_chunks as chunks
 from . import triton_long_late_launch as late
 from .asks import Answer, Ask
-from .triton_launch import Recorder, again, launches
+from .triton_launch import AT_ONCE, Recorder, again, launches
 from .triton_long_by_grid import MOST_NODES, cut, row_stride, strided
 from .triton_long_few_several import several
 from .triton_long_few_start import ROUNDS, THRESHOLDS
@@ -52,7 +52,7 @@ def final(ask: Ask) -> bool:
     Squashed values are all within the range of the targets, and panels of nodes suffice for any of them. Others may be
     as far apart as they like, and need as many panels as they like: somebody has to look whether there were enough.
     """
-    return ask.x.shape[-1] <= _WHOLE if ask.m is None else ask.squash is not None
+    return ask.x.shape[-1] <= _WHOLE if ask.m is None else ask.squash is not None and AT_ONCE
 
 
 def state_layout(ask: Ask) -> tuple[int, torch.dtype]:
@@ -101,7 +101,8 @@ def _pull_by_grid(ask: Ask, phi: Tensor) -> Answer:
 
     def make(launch: Recorder) -> None:
         by_grid.forward(launch, given, last, out, error)
-        late.forward(launch, given, _targets(ask), out, error)
+        if AT_ONCE:
+            late.forward(launch, given, _targets(ask), out, error)
 
     tensors = x, given.a, ask.y, ask.b, phi, last, given.eps_rows
     launches(("grid", ask.m, *_what(ask)), tensors, (out, state, error), given.eps, make, ask.known, (x,))
@@ -118,7 +119,8 @@ def _pull_back_by_grid(ask: Ask, phi: Tensor, state: Tensor, w: Tensor) -> Tenso
 
     def make(launch: Recorder) -> None:
         counters = by_grid.backward(launch, given, w, out)
-        late.backward(launch, given, _targets(ask), w, counters, out)
+        if AT_ONCE:
+            late.backward(launch, given, _targets(ask), w, counters, out)
 
     tensors = x, given.a, ask.y, ask.b, phi, given.eps_rows, state, w
     launches(("grid back", ask.m, *_what(ask)), tensors, (out,), given.eps, make, ask.known, (x, state, w))
