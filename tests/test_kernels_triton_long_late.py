@@ -53,6 +53,17 @@ def all_right(ask, phi):
     assert right.all()
 
 
+def ranked_as_the_reference_does(x, squash):
+    given, w = x.clone().requires_grad_(), random(*x.shape, seed=9)
+    out = sinksort.soft_rank(given, squash=squash, backend="triton")
+    (grad,) = torch.autograd.grad(out, given, w)
+    wide = x.double().requires_grad_()
+    wanted = sinksort.soft_rank(wide, squash=squash, solver=sinksort.Newton(compress=False))
+    (true,) = torch.autograd.grad(wanted, wide, w.double())
+    assert (out - wanted).abs().max() <= 1e-5 * x.shape[-1]
+    assert gradients_agree(grad, true).all()
+
+
 def test_rows_with_edges_among_others():
     normal = random(N, seed=5).cpu()
     all_right(*rank_ask(rows(clusters(), normal, (torch.arange(N) % 3).float(), normal.relu() ** 2)))
@@ -114,15 +125,7 @@ def test_what_needs_more_panels_than_there_are_is_nan(monkeypatch):
 def test_unsquashed_rows_that_need_more_are_answered_by_the_reference(monkeypatch):
     monkeypatch.setattr(late, "_PANELS", {"few": (4, 2)})
     monkeypatch.setattr(choice, "_SHORT", 0)
-    x = rows(clusters() / 10.0, random(N).cpu()).requires_grad_()
-    out = sinksort.soft_rank(x, squash=None, backend="triton")
-    w = random(2, N, seed=9)
-    (grad,) = torch.autograd.grad(out, x, w)
-    wide = x.detach().double().requires_grad_()
-    wanted = sinksort.soft_rank(wide, squash=None, solver=sinksort.Newton(compress=False))
-    (true,) = torch.autograd.grad(wanted, wide, w.double())
-    assert (out - wanted).abs().max() <= 1e-5 * N
-    assert gradients_agree(grad, true).all()
+    ranked_as_the_reference_does(rows(clusters() / 10.0, random(N).cpu()), None)
 
 
 def test_where_triton_is_too_old_for_the_last_launch_the_reference_answers(monkeypatch):
@@ -133,15 +136,7 @@ def test_where_triton_is_too_old_for_the_last_launch_the_reference_answers(monke
     monkeypatch.setattr(late, "forward", never)
     monkeypatch.setattr(late, "backward", never)
     monkeypatch.setattr(choice, "_SHORT", 0)
-    x = rows(clusters(), random(N).cpu()).requires_grad_()
-    out = sinksort.soft_rank(x, backend="triton")
-    w = random(2, N, seed=9)
-    (grad,) = torch.autograd.grad(out, x, w)
-    wide = x.detach().double().requires_grad_()
-    wanted = sinksort.soft_rank(wide, solver=sinksort.Newton(compress=False))
-    (true,) = torch.autograd.grad(wanted, wide, w.double())
-    assert (out - wanted).abs().max() <= 1e-5 * N
-    assert gradients_agree(grad, true).all()
+    ranked_as_the_reference_does(rows(clusters(), random(N).cpu()), "sigmoid")
 
 
 def test_without_the_last_launch_such_rows_would_be_wrong(monkeypatch):

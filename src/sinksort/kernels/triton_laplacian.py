@@ -56,27 +56,40 @@ def times_laplacian(W: tl.tensor, z: tl.tensor) -> tl.tensor:
 
 
 @triton.jit
+def first_way(r: tl.tensor, inverse_D: tl.tensor, resistance: tl.tensor, b: tl.tensor) -> tl.tensor:
+    """r without a constant part, the first way of conjugate gradients, and r z."""
+    r = r - b * tl.sum(r, axis=0)
+    z = precondition(r, inverse_D, resistance)
+    return r, z, tl.sum(r * z, axis=0)
+
+
+@triton.jit
+def go_on(
+    out: tl.tensor, r: tl.tensor, way: tl.tensor, rz: tl.tensor, Lw: tl.tensor, inverse_D: tl.tensor,
+    resistance: tl.tensor
+) -> tl.tensor:  # fmt: skip
+    """One step of conjugate gradients along ``way``, of which L makes Lw."""
+    bend = tl.sum(way * Lw, axis=0)
+    alpha = tl.where(bend > 0, rz / tl.where(bend > 0, bend, 1.0), 0.0)
+    out = out + alpha * way
+    r = r - alpha * Lw
+    z = precondition(r, inverse_D, resistance)
+    before = rz
+    rz = tl.where(bend > 0, tl.sum(r * z, axis=0), 0.0)
+    return out, r, z + (rz / before) * way, rz
+
+
+@triton.jit
 def laplacian_solve(
     W: tl.tensor, r: tl.tensor, inverse_D: tl.tensor, resistance: tl.tensor, b: tl.tensor, accuracy: tl.tensor,
     MOST: tl.constexpr
 ) -> tl.tensor:  # fmt: skip
     """L^+ r up to a constant, by at most MOST steps."""
-    r = r - b * tl.sum(r, axis=0)
+    r, way, rz = first_way(r, inverse_D, resistance, b)
     out = r * 0.0
-    z = precondition(r, inverse_D, resistance)
-    way = z
-    rz = tl.sum(r * z, axis=0)
     enough = rz * accuracy * accuracy
     k = 0
     while (k < MOST) & (rz > enough):
-        Lw = times_laplacian(W, way)
-        bend = tl.sum(way * Lw, axis=0)
-        alpha = tl.where(bend > 0, rz / tl.where(bend > 0, bend, 1.0), 0.0)
-        out = out + alpha * way
-        r = r - alpha * Lw
-        z = precondition(r, inverse_D, resistance)
-        before = rz
-        rz = tl.where(bend > 0, tl.sum(r * z, axis=0), 0.0)
-        way = z + (rz / before) * way
+        out, r, way, rz = go_on(out, r, way, rz, times_laplacian(W, way), inverse_D, resistance)
         k += 1
     return out

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from .triton_long_few import CONSTANT, MEAN, MOST, STD, WEIGHT
-from .triton_long_maths import is_finite, load_single, placed, squashed, standard
+from .triton_long_maths import facts, is_finite, load_single, placed
 
 CLOSE = tl.constexpr(4.0)  #: width of a bracket at which Newton's method takes over, in logits
 COUNTS = tl.constexpr(40)  #: of values below thresholds, at most: each leaves an eighth of a bracket
@@ -149,21 +149,12 @@ def row_facts_of(
         shown = (at < n) & (v == v)
         least = tl.minimum(least, tl.where(shown, v, infinity))
         most = tl.maximum(most, tl.where(shown, v, -infinity))
-    whole, total, mean, bottom_, top_, least_, most_, bad_ = tl.reduce(
+    whole, total_, mean, bottom_, top_, least_, most_, bad_ = tl.reduce(
         (every, total, first, bottom, top, least, most, bad), 0, _first_sums
     )
-    poison = tl.where(bad_ > 0.0, float("nan"), 0.0).to(tl.float64)
-    least_, most_ = least_.to(tl.float64), most_.to(tl.float64)
-    total = tl.where(total > 0.0, total, 1.0)
-    if SQUASH == 0:
-        most_ = most_ - least_
-        mean = least_ + poison
-        std = total * 0.0 + 1.0
-        constant = total * 0.0
-        least_ = total * 0.0
-    else:
-        mean = mean / total
-        about = tl.zeros((BLOCK,), tl.float64)
+    mean = mean / tl.where(total_ > 0.0, total_, 1.0)
+    about = tl.zeros((BLOCK,), tl.float64)
+    if SQUASH != 0:
         for tile in range(tiles):
             at = places_in(tile, BLOCK)
             v = load_single(x, row, at, x_row, x_step, n)
@@ -171,16 +162,11 @@ def row_facts_of(
             counts = is_finite(v) & (weight > 0.0)
             away = tl.where(counts, v.to(tl.float64) - mean, 0.0)
             about += weight * away * away
-        variance = tl.sum(about) / total
-        spread = (top_ > bottom_) & (variance > 0.0)
-        size = tl.maximum(tl.abs(top_), tl.abs(bottom_)).to(tl.float64)
-        size = tl.where((size > 0.0) & is_finite(size), size, 1.0)
-        std = tl.where(spread, tl.sqrt(tl.where(spread, variance, 1.0)), size)
-        constant = tl.where(spread, 0.0, 1.0).to(tl.float64)
-        least_, _slope = squashed(standard(least_, mean, 1.0 / std), SQUASH, False)
-        most_, _slope = squashed(standard(most_, mean, 1.0 / std), SQUASH, False)
-        mean += poison
-    return mean, std, constant, total, least_, most_, poison, tl.where(whole > 0.0, whole, 1.0)
+    mean, std, constant, weight_of_row, low, high, poison = facts(
+        total_, mean, tl.sum(about), bottom_.to(tl.float64), top_.to(tl.float64), least_.to(tl.float64),
+        most_.to(tl.float64), bad_, SQUASH,
+    )  # fmt: skip
+    return mean, std, constant, weight_of_row, low, high, poison, tl.where(whole > 0.0, whole, 1.0)
 
 
 @triton.jit

@@ -12,7 +12,7 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from .triton_laplacian import path_of, precondition
+from .triton_laplacian import first_way, go_on, path_of
 from .triton_long_grid import MIDDLE, OFFSET, REST, STD, TOP, UNIT
 from .triton_long_maths import kept, load_row, load_weight
 from .triton_parts import apart_from_mean, halves, place, shares
@@ -153,11 +153,8 @@ def solved(
 ) -> Any:  # fmt: skip
     """L^+ r by conjugate gradients, as ``triton_whole.solve_by_passes``: each product with L is a pass."""
     inverse_D, resistance = path_of(Ly, step, D, 1e-6)
-    r = r - b * tl.sum(r, axis=0)
+    r, way, rz = first_way(r, inverse_D, resistance, b)
     out = r * 0.0
-    z = precondition(r, inverse_D, resistance)
-    way = z
-    rz = tl.sum(r * z, axis=0)
     enough = rz * accuracy * accuracy
     k = 0
     while (k < MOST) & (rz > enough):
@@ -170,13 +167,6 @@ def solved(
         sum_Lw, met = together_one(sum_Lw, sums, ticket, met, P, KP, PP, False)
         Lw = sum_Lw.to(tl.float32)
         Lw += 1e-7 * b * (way - tl.sum(b * way, axis=0))  # where the plan falls apart: see ``bridged``
-        bend = tl.sum(way * Lw, axis=0)
-        alpha = tl.where(bend > 0, rz / tl.where(bend > 0, bend, 1.0), 0.0)
-        out = out + alpha * way
-        r = r - alpha * Lw
-        z = precondition(r, inverse_D, resistance)
-        before = rz
-        rz = tl.where(bend > 0, tl.sum(r * z, axis=0), 0.0)
-        way = z + (rz / before) * way
+        out, r, way, rz = go_on(out, r, way, rz, Lw, inverse_D, resistance)
         k += 1
     return out, met

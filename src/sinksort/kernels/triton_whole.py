@@ -15,7 +15,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .triton_laplacian import path_of, precondition
+from .triton_laplacian import first_way, go_on, path_of
 from .triton_parts import (
     GIVEN,
     LOG2_E,
@@ -128,11 +128,8 @@ def solve_by_passes(
 ) -> tl.tensor:  # fmt: skip
     """``laplacian_solve`` where each product with L is a pass over the plan."""
     inverse_D, resistance = path_of(Ly, step, D, 1e-13 if WIDE else 1e-6)
-    r = r - b * tl.sum(r, axis=0)
+    r, way, rz = first_way(r, inverse_D, resistance, b)
     out = r * 0.0
-    z = precondition(r, inverse_D, resistance)
-    way = z
-    rz = tl.sum(r * z, axis=0)
     enough = rz * accuracy * accuracy
     k = 0
     while (k < MOST) & (rz > enough):
@@ -145,14 +142,7 @@ def solve_by_passes(
             Lw += tl.sum(on_values(a, TA) * p * apart_from_mean(p, way, TA), axis=1 - TA)
         # Where the plan falls apart, rounding decides what flows between its parts: see ``bridged``.
         Lw += (1e-13 if WIDE else 1e-7) * b * (way - tl.sum(b * way, axis=0))
-        bend = tl.sum(way * Lw, axis=0)
-        alpha = tl.where(bend > 0, rz / tl.where(bend > 0, bend, 1.0), 0.0)
-        out = out + alpha * way
-        r = r - alpha * Lw
-        z = precondition(r, inverse_D, resistance)
-        before = rz
-        rz = tl.where(bend > 0, tl.sum(r * z, axis=0), 0.0)
-        way = z + (rz / before) * way
+        out, r, way, rz = go_on(out, r, way, rz, Lw, inverse_D, resistance)
         k += 1
     return out
 
