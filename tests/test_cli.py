@@ -47,7 +47,6 @@ OPTIONS = {
         "response": "standard",
         "test_share": 0.2,
         "measure_every": 10,
-        "newton_steps": 10,
         **COMMON,
     },
     ("reproduce", "mnist-sort"): {
@@ -82,6 +81,7 @@ OPTIONS = {
         "flip": True,
         "precision": "bfloat16",
         "measure_every": 1,
+        "compiled": True,
         **COMMON,
     },
 }

@@ -45,6 +45,7 @@ class Cifar:
     flip: bool = knob(True, "mirror every other training image")
     precision: str = knob("bfloat16", "of convolutions on a GPU: bfloat16 or float32")
     measure_every: int = knob(1, "epochs between measurements")
+    compiled: bool = knob(True, "networks on a GPU by torch.compile")
 
     def __post_init__(self) -> None:
         require_counts(runs=self.runs, epochs=self.epochs, batch=self.batch, measure_every=self.measure_every)
@@ -99,7 +100,7 @@ class Classifiers:
         self._mean, self._deviation = (
             torch.as_tensor(stat(axis=(0, 2, 3)), device=device).view(-1, 1, 1) for stat in (pixels.mean, pixels.std)
         )
-        self.model = SideBySide(make, seeds).to(device)
+        self.model = SideBySide(make, seeds, compiled=knobs.compiled and device.type == "cuda").to(device)
         self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def batches(self, epoch: int) -> Batch:

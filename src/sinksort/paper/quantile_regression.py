@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from ..losses import least_quantile_loss
-from ..solvers import Newton
 from .networks import Perceptrons
 from .settings import knob, require_among, require_counts
 from .tables import TABLES, read_table, split
@@ -46,7 +45,6 @@ class QuantileRegression:
     response: str = knob("standard", "scale of the response: standard or mean-abs")
     test_share: float = knob(0.2, "share of rows held out")
     measure_every: int = knob(10, "epochs between measurements")
-    newton_steps: int = knob(10, "solver steps in a CUDA graph")
 
     known_tables: ClassVar[tuple[str, ...]] = tuple(TABLES)
 
@@ -114,8 +112,6 @@ class RegressionTask:
         residuals = self.train_y[self._run, at] - self.model(self.train_x[self._run, at])
         if self.method == "hard":
             return hard_quantile(residuals.abs(), self.level)
-        recording = residuals.is_cuda and torch.cuda.is_current_stream_capturing()
-        solver = Newton(max_iterations=self.knobs.newton_steps) if recording else Newton()
         return least_quantile_loss(
             residuals,
             self._level,
@@ -123,7 +119,6 @@ class RegressionTask:
             eps=self.knobs.eps,
             squash="sigmoid",  # the paper's; the loss has a more robust default
             reduction="none",
-            solver=solver,
         )
 
     def measure(self) -> list[Numbers]:
