@@ -85,18 +85,21 @@ def averages(F: F64, x: F64, a: F64, values: F64, N: int, y: F64, b: F64, K: int
 
 
 @exact
-def tensions(F: F64, x: F64, values: F64, N: int, y: F64, c: F64, K: int, eps: float, lo: I32, hi: I32, H: F64,
-             out: F64, tau: F64, along: F64, direct: F64) -> None:  # fmt: skip
-    """Sums over j of c_j q_ij (``direct``), times values_i - out_j (``tau``), times y_j - x_i as well (``along``)."""
+def tensions(F: F64, x: F64, values: F64, N: int, y: F64, c: F64, carried: F64, K: int, eps: float, lo: I32, hi: I32,
+             H: F64, tau: F64, along: F64, direct: F64) -> None:  # fmt: skip
+    """Sums over j of c_j q_ij (``direct``), of (c_j values_i - carried_j) q_ij (``tau``), times y_j - x_i (``along``).
+
+    ``carried`` is c_j out_j, so that tau is what c_j does to the distance of values_i from the average.
+    """
     rate = 1.0 / eps
     tau[:N], along[:N], direct[:N] = 0.0, 0.0, 0.0
     for j in range(K):
-        yj, h, cj, outj = y[j], H[j], c[j], out[j]
+        yj, h, cj, carriedj = y[j], H[j], c[j], carried[j]
         for i in range(lo[j], hi[j], 16):
             d = splat64(yj) - load64(x, i)
-            e = exp_soon(load64(F, i) + h - d * d * rate) * cj
-            t = e * (load64(values, i) - outj)
-            store64(direct, i, load64(direct, i) + e)
+            e = exp_soon(load64(F, i) + h - d * d * rate)
+            t = e * (load64(values, i) * cj - carriedj)
+            store64(direct, i, load64(direct, i) + e * cj)
             store64(tau, i, load64(tau, i) + t)
             store64(along, i, load64(along, i) + t * d)
 
@@ -108,7 +111,7 @@ def laplacian(F: F64, x: F64, a: F64, N: int, y: F64, b: F64, K: int, eps: float
     rate = 1.0 / eps
     tau[:N], along[:N] = 0.0, 0.0
     for j in range(K):
-        if not b[j] > 0.0:
+        if b[j] == 0.0:
             continue
         yj, h, weight, moment = y[j], H[j], splat64(0.0), splat64(0.0)
         for i in range(lo[j], hi[j], 16):
