@@ -122,7 +122,7 @@ def _targets_into(k: _Work, y: F32, b: F32, K: int) -> None:
 @exact
 def _sorted_into(k: _Work, aw: F32, at: F64, n: int, order: I32) -> int:
     """Which values come in which order, without those that weigh nothing; returns how many."""
-    kept, which, places_kept = 0, k.n_int[KEPT], k.n64[LAM]
+    kept, which, places_kept = np.int64(0), k.n_int[KEPT], k.n64[LAM]
     for i in range(n):
         if aw[i] > 0.0:
             which[kept], places_kept[kept] = i, at[i]

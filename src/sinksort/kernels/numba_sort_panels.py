@@ -22,12 +22,12 @@ import math
 
 from .numba_compile import exact
 from .numba_maths import F64, I32
+from .numba_staircase import SAME_MASS, passages
 
 PER_PANEL = 6  #: points of a panel that stand for all of it
 #: Where, from 0 to 1: the extrema of Chebyshev's polynomial of degree 5, both ends among them.
 _WHERE = tuple(0.5 - 0.5 * math.cos(math.pi * k / (PER_PANEL - 1)) for k in range(PER_PANEL))
 _CLOSE = 0.02  #: of its width: closer than this two of them would amplify rounding
-_SAME_MASS = 1e-9  #: as in ``solvers.start``
 _SAME_PLACE = 1e-13  #: deviation of a panel that is one point
 
 
@@ -35,16 +35,7 @@ _SAME_PLACE = 1e-13  #: deviation of a panel that is one point
 def boundaries(x: F64, a: F64, n: int, b: F64, K: int, z: F64) -> None:
     """The hard sort of sources x with weights a: z[j] to z[j + 1] is where the sources of target j stand."""
     z[0], z[K] = x[0], x[n - 1]
-    before, after, reached_before, reached_after, level = 0, 0, a[0], a[0], 0.0
-    for j in range(K - 1):
-        level += b[j]
-        while before < n - 1 and reached_before < level - _SAME_MASS:
-            before += 1
-            reached_before += a[before]
-        while after < n - 1 and reached_after <= level + _SAME_MASS:
-            after += 1
-            reached_after += a[after]
-        z[j + 1] = 0.5 * (x[before] + x[after])
+    passages(x, a, n, b, K, SAME_MASS, z[1:])
 
 
 @exact
