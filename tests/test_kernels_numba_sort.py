@@ -63,6 +63,13 @@ def test_long_rows(kind: str, eps: float) -> None:
     check(inputs(kind, 1, 700), eps)
 
 
+def test_few_targets_stand_for_all_of_a_long_soft_row() -> None:
+    """One pass over all targets says so, and the way back needs no other."""
+    for kind in ("normal", "heavy tails", "ties"):
+        state = numba_rows.push(ask_of(inputs(kind, 1, 700), 1e-1)).state.numpy().view(np.float64)
+        assert state[0, 5] == 1.0
+
+
 @pytest.mark.parametrize(("n", "m"), [(300, 90), (60, 400), (130, 130)])
 def test_weights_and_other_numbers_of_targets(n: int, m: int) -> None:
     for eps in (1e-1, 1e-3):
@@ -190,6 +197,39 @@ def test_panels_without_any_change_are_points_and_weightless_points_are_none() -
     assert panels.panels(y, b, 5, np.arange(6.0), 0.1, 0.0, nodes, weights) == 4
     assert nodes[:4].tolist() == [0.0, 1.0, 3.0, 4.0]
     assert weights[:4].tolist() == [0.2, 0.3, 0.4, 0.1]
+
+
+def kept_of(y: np.ndarray, change: float) -> tuple[np.ndarray, np.ndarray, Callable[[np.ndarray], np.ndarray]]:
+    """Which of the points y are kept, and how weights are moved to them; sources are everywhere from 0 to 1."""
+    K = len(y)
+    kept, slot, share = np.zeros(K, np.int32), np.zeros(K, np.int32), np.zeros(panels.PER_PANEL * K)
+    count = panels.keep(y, K, np.linspace(0, 1, K + 1), 0.1, change, kept, slot, share)
+
+    def moved(w: np.ndarray) -> np.ndarray:
+        out = np.zeros(K + panels.PER_PANEL)
+        panels.moved(w, K, slot, share, count, out)
+        return out[:count]
+
+    return kept[:count], slot, moved
+
+
+def test_points_that_are_kept_stand_for_weights_of_any_sign() -> None:
+    rng = np.random.default_rng(0)
+    y, w = np.sort(rng.random(400)), rng.standard_normal(400)
+    kept, _, moved = kept_of(y, 0.7)
+    assert len(kept) < 150
+    assert (np.diff(kept) > 0).all()
+    for x in (0.1, 0.5, 0.9):  # shares of a source at x
+        q = np.exp(-((y - x) ** 2) / 0.1)
+        assert abs(moved(w) @ q[kept] - w @ q) <= 1e-6 * np.abs(w).sum()
+
+
+def test_points_that_are_too_close_to_interpolate_are_all_kept() -> None:
+    y = np.repeat(np.linspace(0, 1, 5), 20)
+    kept, _, moved = kept_of(y, 1e9)
+    w = np.random.default_rng(0).standard_normal(100)
+    assert kept.tolist() == list(range(100))
+    assert moved(w).tolist() == w.tolist()
 
 
 def test_boundaries_are_where_the_hard_sort_changes_target() -> None:

@@ -111,7 +111,7 @@ class TestRanks:
         """Before the last launch, which answers them: ``test_kernels_triton_long_late``."""
         monkeypatch.setattr(late, "forward", lambda *_: None)
         monkeypatch.setattr(late, "backward", lambda *_: None)
-        error, off, right = ranks_and_gradients(*rank_ask(row_of_each(*ROUGH[:2], "clusters_2"), eps=3e-3, nodes=56))
+        error, off, right = ranks_and_gradients(*rank_ask(row_of_each(*ROUGH[:2]), eps=3e-3, nodes=56))
         wrong = (off > 1e-5) | ~right
         assert wrong.any()  # or this would test nothing
         assert (error[wrong] > ACCEPTED).all()
@@ -293,12 +293,12 @@ class TestQuantiles:
 
     @pytest.mark.parametrize("squash", ["arctan", None])
     def test_squashes(self, squash):
-        x = row_of_each("uniform", "uniform")
+        x = row_of_each("uniform")
         ask = quantile_ask(x, 0.6, squash=squash)
         answer = kernels.push(ask)
-        out, true = truth(ask, sinksort.soft_quantile, torch.ones(2, device=DEVICE), 0.6)
+        out, true = truth(ask, sinksort.soft_quantile, torch.ones(1, device=DEVICE), 0.6)
         assert (answer.out[:, 1] - out).abs().max() <= 1e-5
-        c = torch.tensor([[0.0, 1.0, 0.0]], device=DEVICE).expand(2, 3)
+        c = torch.tensor([[0.0, 1.0, 0.0]], device=DEVICE)
         assert gradients_agree(kernels.push_backward(ask, answer.state, c), true).all()
 
     def test_levels_of_one_row(self):

@@ -2,6 +2,9 @@
 
 Compiled code contains the functions it calls and the constants it uses, wherever they are defined, while Numba looks
 for changes only in the file of the function itself. So what is kept on disk is kept for the sources of all kernels.
+
+A function is compiled once for every combination of types that it is called with, and 0 and False are types of their
+own. Where a large function has other callers, those with such a number give it np.int64(0) or bool(np.int64(0)).
 """
 
 from __future__ import annotations

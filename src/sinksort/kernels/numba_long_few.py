@@ -12,7 +12,7 @@ import math
 import numpy as np
 
 from .numba_compile import exact, summing
-from .numba_long_blocks import BLOCK, Array, Rows, load, load_weights, store, task_of
+from .numba_long_blocks import BLOCK, Array, Rows, load, store, task_of
 from .numba_long_solve import (
     DECREMENT,
     DONE,
@@ -40,6 +40,7 @@ from .numba_long_values import (
     SHARE,
     from_z,
     place,
+    placed_block,
     slopes,
 )
 
@@ -60,9 +61,7 @@ def tally(first: int, last: int, rows: Rows, index: np.ndarray, state: np.ndarra
         per_bin = count_of_bins / span if span > 0 else 0.0
         for at in range(start, end, BLOCK):
             count = min(BLOCK, end - at)
-            load(rows.values, r, at, count, values)
-            load_weights(rows, r, at, count, a)
-            place(values, count, head, rows.squash, x)
+            placed_block(rows, r, at, count, head, values, a, x)
             for i in range(count):
                 k = min(max(int((x[i] - low) * per_bin), 0), count_of_bins - 1)
                 into[k, 0] += a[i]
@@ -82,7 +81,7 @@ def start(
         r = index[slot]
         y_r, b_r, head = y[r if len(y) > 1 else 0], b[r if len(b) > 1 else 0], state[r]
         d = slopes_of(y_r, eps[r], K)
-        sources = 0
+        sources = np.int64(0)
         for k in range(bins.shape[2]):
             weight = moment = 0.0
             for part in range(bins.shape[1]):
@@ -113,9 +112,7 @@ def columns(
         d = slopes_of(y[r if len(y) > 1 else 0], eps[r], K)
         for at in range(begin_at, end, BLOCK):
             count = min(BLOCK, end - at)
-            load(rows.values, r, at, count, values)
-            load_weights(rows, r, at, count, a)
-            place(values, count, head, rows.squash, x)
+            placed_block(rows, r, at, count, head, values, a, x)
             plan_of(x, count, search[r], d, K, p, work)
             add_columns(p, a, count, K, into[K], into, work)
 
@@ -196,9 +193,7 @@ def push_sums(
         d = slopes_of(y[r if len(y) > 1 else 0], eps[r], K)
         for at in range(begin_at, end, BLOCK):
             count = min(BLOCK, end - at)
-            load(rows.values, r, at, count, values)
-            load_weights(rows, r, at, count, a)
-            place(values, count, head, rows.squash, x)
+            placed_block(rows, r, at, count, head, values, a, x)
             plan_of(x, count, head[HEAD:], d, K, p, work)
             _payload(values, a, count, head[MEAN], 1.0, carried)
             for j in range(K):
@@ -239,9 +234,7 @@ def pulls(
         d = slopes_of(y[r if len(y) > 1 else 0], eps[r], K)
         for at in range(begin_at, end, BLOCK):
             count = min(BLOCK, end - at)
-            load(rows.values, r, at, count, values)
-            load_weights(rows, r, at, count, a)
-            place(values, count, head, rows.squash, x)
+            placed_block(rows, r, at, count, head, values, a, x)
             plan_of(x, count, head[HEAD:], d, K, p, work)
             if pushing:
                 _payload(values, a, count, head[MEAN], head[SHARE], carried)
@@ -300,9 +293,7 @@ def read_backward(
         d, share, per_eps = slopes_of(y_r, eps[r], K), head[SHARE], 2.0 / eps[r]
         for at in range(begin_at, end, BLOCK):
             count = min(BLOCK, end - at)
-            load(rows.values, r, at, count, values)
-            load_weights(rows, r, at, count, a)
-            place(values, count, head, rows.squash, x)
+            placed_block(rows, r, at, count, head, values, a, x)
             slopes(values, x, count, head, rows.squash, slope)
             plan_of(x, count, head[HEAD:], d, K, p, work)
             if pushing:

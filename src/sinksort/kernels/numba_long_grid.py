@@ -40,6 +40,7 @@ from .numba_long_values import (
     WIDTH,
     from_z,
     place,
+    placed_block,
     slopes,
 )
 
@@ -211,7 +212,7 @@ def solve(
                 occupied[k : k + 4] = True
                 rough[k + 1] += head[SHARE] * (in_cells[k, 0] - in_cells[k, 1])
                 rough[k + 2] += head[SHARE] * in_cells[k, 1]
-        count = 0
+        count = np.int64(0)
         for k in range(nodes):
             if occupied[k]:
                 at[count], masses[count], rough[count] = (
@@ -350,10 +351,8 @@ def read_backward(
             if cells == 0:
                 x[:count] = 0.0
             else:
-                load(rows.values, r, at, count, values)
-                load_weights(rows, r, at, count, a)
+                placed_block(rows, r, at, count, head, values, a, x)
                 load(carried, r, at, count, w)
-                place(values, count, head, rows.squash, x)
                 slopes(values, x, count, head, rows.squash, slope)
                 _in_cells(x, count, head)
                 share = head[SHARE]

@@ -21,13 +21,13 @@ import numpy as np
 
 from .numba_compile import exact, summing
 from .numba_long_blocks import exp
+from .numba_staircase import SAME_MASS, passages
 
 #: n times the decrement at which the last step is taken; what remains after it is of the order of this.
 NEAR = 1e-8
 _ROUNDING = 1e-13  # of column sums
 _LARGEST_STEP = 5.0
 _NEGLIGIBLE = 1e-18  # what a whole block sends to a target
-_SAME_MASS = 1e-9  # see solvers.start
 _ABSENT = -1e30  # the potential of a slot without a target
 MOST_STEPS = 60
 
@@ -264,26 +264,17 @@ def advance(s: np.ndarray, S: np.ndarray, b: np.ndarray, K: int, n: float, near:
 def staircase(x: np.ndarray, a: np.ndarray, count: int, b: np.ndarray, d: np.ndarray, K: int, c: np.ndarray) -> None:
     """Potentials of the hard sort for sources x in increasing order, of weight a >= 0; see ``solvers.start``.
 
-    Where the staircase passes from one target to the next inside a source, both are equally good for it.
+    Where the staircase passes from one target to the next both are equally good. Targets without weight are passed by.
     """
-    before = after = 0  # the sources in which the boundary lies, if it is read a little early, and late
-    up_to_before, up_to_after = a[0], a[0]
-    reached = potential = 0.0
-    previous = -1
+    passages(x, a, count, b, K, SAME_MASS, c[1:])
+    potential, previous = 0.0, -1
     for j in range(K):
         if b[j] <= 0:
             c[j] = _ABSENT
             continue
         if previous >= 0:
-            while up_to_before < reached - _SAME_MASS and before < count - 1:
-                before += 1
-                up_to_before += a[before]
-            while up_to_after <= reached + _SAME_MASS and after < count - 1:
-                after += 1
-                up_to_after += a[after]
-            potential -= (d[j] - d[previous]) * 0.5 * (x[before] + x[after])
+            potential -= (d[j] - d[previous]) * c[j]
         c[j] = potential + math.log(b[j])
-        reached += b[j]
         previous = j
 
 

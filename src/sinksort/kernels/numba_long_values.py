@@ -203,6 +203,15 @@ def place(x: np.ndarray, count: int, head: np.ndarray, squash: int, out: np.ndar
 
 
 @exact
+def placed_block(rows: Rows, row: int, first: int, count: int, head: np.ndarray, values: np.ndarray, a: np.ndarray,
+                 x: np.ndarray) -> None:  # fmt: skip
+    """Some values of a row, what they weigh, and where they stand."""
+    load(rows.values, row, first, count, values)
+    load_weights(rows, row, first, count, a)
+    place(values, count, head, rows.squash, x)
+
+
+@exact
 def slopes(x: np.ndarray, x_tilde: np.ndarray, count: int, head: np.ndarray, squash: int, out: np.ndarray) -> None:
     """The derivative of x~ in z (in x, without a squash): zero for infinite values."""
     mean, scale = head[MEAN], head[SCALE]

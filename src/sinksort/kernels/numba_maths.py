@@ -110,6 +110,32 @@ def exp64(x: Any) -> Any:
     return times_power_of_two(p, shifted)
 
 
+#: The closest to 2^f, of degree 7, for f from -1/2 to 1/2: to 6e-11.
+_S0, _S1, _S2, _S3 = 0.9999999999595618, 0.693147180556831, 0.24022651213498544, 0.05550410906330383
+_S4, _S5, _S6, _S7 = 0.009618025613264337, 0.001333347847023125, 0.00015469729226017434, 1.530370151255083e-05
+_LEAST_POWER_64 = -1000.0
+
+
+@njit(forceinline=True)
+def exp_soon(x: Any) -> Any:
+    """Exp of 16 float64 below 700, to 6e-11, in two thirds of the time of ``exp64``.
+
+    Far below it stays at 1e-301, so that nothing becomes subnormal.
+    """
+    x = x * _LOG2E_64
+    x = choose(x > _LEAST_POWER_64, x, splat64(_LEAST_POWER_64))
+    shifted = x + _SHIFT_64
+    f = x - (shifted - _SHIFT_64)
+    p = f * _S7 + _S6
+    p = p * f + _S5
+    p = p * f + _S4
+    p = p * f + _S3
+    p = p * f + _S2
+    p = p * f + _S1
+    p = p * f + _S0
+    return times_power_of_two(p, shifted)
+
+
 @njit(forceinline=True)
 def sigmoid64(z: Any) -> Any:
     return splat64(1.0) / (exp64(splat64(0.0) - z) + 1.0)

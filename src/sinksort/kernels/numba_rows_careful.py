@@ -22,7 +22,7 @@ CANCELLED = np.float32(0.1)  #: a gradient smaller than this share of its parts 
 
 
 @exact
-def careful(at: F64, aw: F32, n: int, w: F32, y: F64, b: F32 | F64, h: F64, u: F32, phi: F32, K: int, eps: float,
+def careful(at: F64, aw: F32, n: int, w: F32, y: F64, b: F64, h: F64, u: F32, phi: F32, K: int, eps: float,
             out: F32) -> None:  # fmt: skip
     """The cotangent of x~ from w, by the formulas of ``asks``; values in any order, each with a band of targets.
 
@@ -32,7 +32,7 @@ def careful(at: F64, aw: F32, n: int, w: F32, y: F64, b: F32 | F64, h: F64, u: F
     best, low, high, ends = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64), np.zeros(K, np.int64)
     mean, cov, cov_2 = np.empty(n), np.empty(n), np.empty(n)
     x, inv, levels, scaling = np.zeros(K), np.zeros(K), phi[:K].astype(np.float64), u[:K].astype(np.float64)
-    a, weights = aw[:n].astype(np.float64), b[:K].astype(np.float64)
+    a, weights = aw[:n].astype(np.float64), b[:K].copy()
     a /= a.sum()
     weights /= weights.sum()
     for _ in range(_STEPS):

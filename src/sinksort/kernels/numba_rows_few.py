@@ -28,11 +28,12 @@ from .numba_simd import (
     total64,
     widen,
 )
+from .numba_staircase import SAME_MASS_SINGLE
 
 FEW = 4  #: targets
 
 XS, AW, BEST, V, READ, WEIGHT, MEAN, COV, COV_2, AT32, GIVEN = range(11)
-_SAME_MASS, _EXACT, _LARGEST_LOGIT = 2e-6, 1e-15, 1e9
+_EXACT, _LARGEST_LOGIT = 1e-15, 1e9
 _TOLERANCE, _TOLERANCE_OF_FLOW, _FLOOR = 1e-6, 1e-5, 2e-7
 _MOST_STEPS, _LARGEST_STEP, _RIDGE = 60, 5.0, 1e-7
 _BUFFER = 64
@@ -92,7 +93,7 @@ def crossing(at: F32, aw: F32, n: int, low: float, high: float, boundary: float,
         reached = (total(m1), total(m2), total(m3), total(m4), total(m5), total(m6), total(m7))
         cut = 0
         for k in range(7):
-            if below + reached[k] < boundary - _SAME_MASS:
+            if below + reached[k] < boundary - SAME_MASS_SINGLE:
                 cut = k + 1
         if cut > 0:
             below += reached[cut - 1]
@@ -122,9 +123,9 @@ def crossing(at: F32, aw: F32, n: int, low: float, high: float, boundary: float,
         reached_here = below
         for m in range(k + 1):
             reached_here += buffer[_BUFFER + m]
-        if reached_here >= boundary - _SAME_MASS:
+        if reached_here >= boundary - SAME_MASS_SINGLE:
             before = buffer[k]
-        if reached_here > boundary + _SAME_MASS:
+        if reached_here > boundary + SAME_MASS_SINGLE:
             after = buffer[k]
     return 0.5 * (before + after) if after < np.inf else before
 
@@ -300,7 +301,8 @@ def few_solved(k: Row, n: int, K: int, eps: float, rounding: float) -> float:
         elif not k.b[j + 1 : K].max() > 0.0:
             at = high + eps
         else:
-            at = min(max(crossing(at32, k.n32[AW], n, float(np.float32(low)), high, boundary, k.buffer), low), high)
+            bottom = np.float64(np.float32(low))
+            at = min(max(crossing(at32, k.n32[AW], n, bottom, high, boundary, k.buffer), low), high)
         k.h[j + 1] = k.h[j] + 2.0 * at / eps * (k.y[j + 1] - k.y[j])
     few_gibbs(k, n, K, eps)
     error = few_newton(k, n, K, rounding)

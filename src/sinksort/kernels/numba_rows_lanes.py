@@ -15,11 +15,11 @@ import numpy as np
 from .numba_compile import exact
 from .numba_maths import F32, F64, larger, power_of_two, sigmoid64, smaller
 from .numba_simd import choose, load, load64, narrow, root, splat, splat64, store, store64, widen
+from .numba_staircase import SAME_MASS_SINGLE
 
 SHORT = 20  #: values and targets up to which rows are worked on in lanes
 
 _ARCTAN, _NO_SQUASH = 1, 2
-_SAME_MASS = 2e-6  #: cumulative weights closer than this are the same boundary
 
 
 @exact
@@ -136,8 +136,8 @@ def lane_thresholds(at: F64, aw: F32, n: int, b: F32, K: int, sorted_at: F64, cu
         before, after = load64(sorted_at, 16 * n - 16), load64(sorted_at, 16 * n - 16)
         for i in range(16 * n - 32, -1, -16):
             here, reached = load64(sorted_at, i), load64(cumulative, i)
-            before = choose(reached >= boundary - _SAME_MASS, here, before)
-            after = choose(reached > boundary + _SAME_MASS, here, after)
+            before = choose(reached >= boundary - SAME_MASS_SINGLE, here, before)
+            after = choose(reached > boundary + SAME_MASS_SINGLE, here, after)
         threshold = (before + after) * 0.5
         rounded = narrow(threshold)
         store(high, j, rounded)

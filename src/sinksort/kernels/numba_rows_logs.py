@@ -52,10 +52,9 @@ from .numba_rows_work import (
     Work,
     Y,
     Z,
+    given_into,
     sources_into,
     take_roots,
-    targets_into,
-    weights_into,
     workspace,
 )  # fmt: skip
 from .numba_simd import load, load64, splat64, store64, total64, widen
@@ -216,10 +215,7 @@ def logs_rows(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, eps: F32, n
             answer[:] = np.nan
             of64[stride + 2], errors[row] = np.nan, 0.0
             continue
-        if first_one or steps[0] > 0:
-            targets_into(k, y, b, row * steps[0], K)
-        if first_one or steps[4] > 0:
-            weights_into(k, a, row * n, n, steps[4] > 0)
+        given_into(k, y, b, a, row, n, K, steps, first_one)
         first_one = False
         e = np.float64(eps[row * steps[3]])
         moments = places(xs, k.n32[AW], squash, k.k64[Y, 0], k.k64[Y, K - 1], at)
@@ -341,10 +337,7 @@ def logs_rows_backward(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, ep
             answer[:] = np.nan
             continue
         row_into(x, row * n, n, xs)
-        if first_one or steps[0] > 0:
-            targets_into(k, y, b, row * steps[0], K)
-        if first_one or steps[4] > 0:
-            weights_into(k, a, row * n, n, steps[4] > 0)
+        given_into(k, y, b, a, row, n, K, steps, first_one)
         first_one = False
         e = np.float64(eps[row * steps[3]])
         places(xs, aw, squash, k.k64[Y, 0], k.k64[Y, K - 1], at)

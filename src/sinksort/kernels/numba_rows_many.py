@@ -23,7 +23,7 @@ import numpy as np
 from numba import njit
 
 from .numba_compile import exact
-from .numba_maths import F32, F64, I64, exp32, larger, size_of, smaller
+from .numba_maths import F32, F64, I64, exp32, larger, power_of_two, size_of, smaller
 from .numba_simd import (
     any_lane,
     choose,
@@ -34,10 +34,9 @@ from .numba_simd import (
     splat64,
     store,
     store64,
-    times_power_of_two,
 )
+from .numba_staircase import SAME_MASS_SINGLE
 
-_SAME_MASS = 2e-6  #: cumulative weights closer than this are the same boundary
 CUT = 16.0  #: reduced cost beyond which nothing is kept: plans are soft, and what is left out is below their rounding
 _SMALL_LOGITS = 400.0  #: range of 2 x~ y / eps up to which single precision gives p to 4e-6
 _LARGEST_RATIO = 40.0  #: logarithm of the largest quotient of neighbours in a row of G
@@ -47,24 +46,7 @@ _LARGEST_STEP = np.float32(2.0)
 _TOLERANCE, _TOLERANCE_OF_FLOW = np.float32(1e-6), np.float32(1e-5)
 _MOST_STEPS, _KEEP, _MARGIN = 12, np.float32(0.2), np.float32(3.0)  #: steps; shares of an error
 
-# 2^f for |f| <= 1/2 to 2e-7: the polynomial of degree 5 through the Chebyshev points.
-_points = 0.5 * np.cos((np.arange(6) + 0.5) * np.pi / 6)
-_P0, _P1, _P2, _P3, _P4, _P5 = (np.float32(c) for c in np.polynomial.polynomial.polyfit(_points, 2.0**_points, 5))
-_SHIFT, _LOG2E, _SMALLEST = np.float32(12582912.0), 1.4426950408889634, np.float32(-125.0)
-
-
-@njit(forceinline=True)
-def _power_of_two(x: Any) -> Any:
-    """2^x of 16 float32 below 125, to 3e-7."""
-    x = larger(x, splat(_SMALLEST))
-    shifted = x + _SHIFT
-    f = x - (shifted - _SHIFT)
-    p = f * _P5 + _P4
-    p = p * f + _P3
-    p = p * f + _P2
-    p = p * f + _P1
-    p = p * f + _P0
-    return times_power_of_two(p, shifted)
+_LOG2E = 1.4426950408889634
 
 
 @njit(forceinline=True)
@@ -77,13 +59,13 @@ def _store_four(W: Any, at: Any, a: Any, b: Any, c: Any, d: Any) -> None:
 
 @exact
 def hard_sort(n: int, N: int, b: F32, K: int, before: I64, after: I64, best: I64) -> None:
-    """Which values stand at the boundaries (see ``numba_rows_newton.staircase``), and where each value goes."""
+    """Which values stand at the boundaries (see ``numba_staircase``), and where each value goes."""
     boundary, one, first, second = 0.0, float(np.float32(1.0 / n)), 0, 0
     for j in range(K - 1):
         boundary += b[j]
-        while first < n - 1 and one * (first + 1) < boundary - _SAME_MASS:
+        while first < n - 1 and one * (first + 1) < boundary - SAME_MASS_SINGLE:
             first += 1
-        while second < n - 1 and one * (second + 1) <= boundary + _SAME_MASS:
+        while second < n - 1 and one * (second + 1) <= boundary + SAME_MASS_SINGLE:
             second += 1
         before[j], after[j] = first, second
     j = 0
@@ -164,13 +146,13 @@ def many_gibbs(t: F64, best: I64, n: int, N: int, y: F64, h: F64, KP: int, even:
             q0, q1 = narrow((r0 - t0 * y_m) * _LOG2E), narrow((r1 - t1 * y_m) * _LOG2E)
             for j in range(lo[i // 4], hi[i // 4]):
                 hj, yj = load(h32, 16 * j), y32[j]
-                store(G, o + 64 * j, _power_of_two(s0 * yj - (hj + q0)))
-                store(G, o + 64 * j + 16, _power_of_two(s1 * yj - (hj + q1)))
+                store(G, o + 64 * j, power_of_two(s0 * yj - (hj + q0)))
+                store(G, o + 64 * j + 16, power_of_two(s1 * yj - (hj + q1)))
         else:
             for j in range(lo[i // 4], hi[i // 4]):
                 hj, yj = load64(h, 16 * j), y[j]
-                store(G, o + 64 * j, _power_of_two(narrow((t0 * yj - hj - r0) * _LOG2E)))
-                store(G, o + 64 * j + 16, _power_of_two(narrow((t1 * yj - hj - r1) * _LOG2E)))
+                store(G, o + 64 * j, power_of_two(narrow((t0 * yj - hj - r0) * _LOG2E)))
+                store(G, o + 64 * j + 16, power_of_two(narrow((t1 * yj - hj - r1) * _LOG2E)))
 
 
 @exact

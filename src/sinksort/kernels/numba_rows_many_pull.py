@@ -316,7 +316,7 @@ def many_backward(begin: int, end: int, x: F32, a: F32, y: F32, b: F32, phi: F32
 def _carefully(k: Many, lane: int, n: int, b: F32, phi: F32, K: int, eps: float, u: F32) -> None:
     """The cotangent of x~ of one row once more."""
     out = np.empty(n, np.float32)
-    careful(k.at[lane::16].copy(), k.n32[MASS, lane::16].copy(), n, k.n32[WEIGHT, lane::16].copy(), k.y, b,
-            k.h[lane::16].copy(), u[lane::16].copy(), phi, K, eps, out)  # fmt: skip
+    careful(k.at[lane::16].copy(), k.n32[MASS, lane::16].copy(), n, k.n32[WEIGHT, lane::16].copy(), k.y,
+            b.astype(np.float64), k.h[lane::16].copy(), u[lane::16].copy(), phi, K, eps, out)  # fmt: skip
     for i in range(n):
         k.n32[COV, 16 * i + lane] = out[i]

@@ -24,10 +24,10 @@ from .numba_compile import exact
 from .numba_maths import F32, F64, I64, exp32
 from .numba_rows_laplacian import edges, eliminate, substitute
 from .numba_simd import choose, lane_numbers, load, load64, narrow, splat, store, total, totals
+from .numba_staircase import SAME_MASS_SINGLE, passages
 
 CUT = 36.0  #: reduced cost beyond which nothing is kept
 NEAR = 4.0  #: and beyond which the first Laplacian of a soft plan has nothing
-_SAME_MASS = 2e-6  #: cumulative weights closer than this are the same boundary
 _SMALL_LOGITS = 400.0  #: range of 2 x~ y / eps up to which single precision gives p to 4e-6
 _ROUNDING = 2e-7  #: of weights in single precision
 _RIDGE = np.float32(1e-6)  #: conductance to the ground, times b: what it hides cannot be seen in the answers
@@ -46,21 +46,13 @@ _KEEP = 0.2  #: an inverse is kept while each step leaves at most so much of the
 def staircase(at: F64, aw: F32, n: int, y: F64, b: F64, K: int, eps: float, h: F64) -> None:
     """h_j = (y_j^2 - g_j) / eps for the optimal potential g of the hard sort: as ``solvers.start``.
 
-    Between targets j and j + 1 it rises by 2 x / eps times their distance, x being the source in which the cumulative
-    weights of the targets pass from one to the other, or the middle of the two sources between which they do.
+    Between targets j and j + 1 it rises by 2 x / eps times their distance, x being where the sources pass from one to
+    the other.
     """
     h[0] = 0.0
-    boundary, before, after = 0.0, 0, 0
-    up_to_before, up_to_after = float(aw[0]), float(aw[0])
+    passages(at, aw, n, b, K, SAME_MASS_SINGLE, h[1:])
     for j in range(K - 1):
-        boundary += b[j]
-        while before < n - 1 and up_to_before < boundary - _SAME_MASS:
-            before += 1
-            up_to_before += aw[before]
-        while after < n - 1 and up_to_after <= boundary + _SAME_MASS:
-            after += 1
-            up_to_after += aw[after]
-        h[j + 1] = h[j] + (at[before] + at[after]) / eps * (y[j + 1] - y[j])
+        h[j + 1] = h[j] + 2.0 * h[j + 1] / eps * (y[j + 1] - y[j])
 
 
 @exact

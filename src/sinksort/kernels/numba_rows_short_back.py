@@ -155,13 +155,13 @@ def carefully(k: Lanes, n: int, K: int) -> None:
     out, h = np.empty(n, np.float32), np.zeros(K)
     for lane in range(16):
         if k.error[lane] > 0.0:
-            y, eps = k.k32[Y, lane::16].astype(np.float64), k.one[EPS, lane]
+            y, eps = k.k32[Y, lane::16].astype(np.float64), np.float64(k.one[EPS, lane])
             for j in range(K - 1):
                 threshold = float(k.k32[HIGH, 16 * j + lane]) + float(k.k32[LOW, 16 * j + lane])
                 h[j + 1] = h[j] + 2.0 * threshold / eps * (y[j + 1] - y[j])
             careful(k.n64[AT, lane::16].copy(), k.n32[AW, lane::16].copy(), n, k.n32[WEIGHT, lane::16].copy(), y,
-                    k.k32[B, lane::16].copy(), h, k.k32[U, lane::16].copy(), k.k32[PHI, lane::16].copy(), K, eps,
-                    out)  # fmt: skip
+                    k.k32[B, lane::16].astype(np.float64), h, k.k32[U, lane::16].copy(), k.k32[PHI, lane::16].copy(), K,
+                    eps, out)  # fmt: skip
             for i in range(n):
                 k.n32[COV, 16 * i + lane] = out[i]
 

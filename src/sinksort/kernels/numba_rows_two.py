@@ -113,7 +113,7 @@ def _threshold(k: Row, n: int, s: float, b_0: float, b_1: float, rounding: float
         here = narrow(load64(at, i))
         store(at32, i, here)
         bottom, top, weights = smaller(bottom, here), larger(top, here), weights + load64(k.a, i)
-    low, high = float(lowest(bottom)), float(highest(top))
+    low, high = np.float64(lowest(bottom)), np.float64(highest(top))
     size = max(abs(low), abs(high))
     if not size * s < 2.0 * _LARGEST_LOGIT:
         return low, np.inf

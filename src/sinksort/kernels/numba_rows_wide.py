@@ -90,12 +90,11 @@ from .numba_rows_work import (
     Work,
     Y,
     Z,
+    given_into,
     sources_into,
     state_parts,
     state_size,
     take_roots,
-    targets_into,
-    weights_into,
     workspace,
 )  # fmt: skip
 from .numba_simd import highest, load, splat, store, total
@@ -184,8 +183,7 @@ def pull_rows(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F32, l
             answer[:] = np.nan
             of64[stride + 2], of64[stride + 3], errors[row] = np.nan, 0.0, 0.0
             continue
-        if first_one or steps[0] > 0:
-            targets_into(k, y, b, row * steps[0], K)
+        given_into(k, y, b, a, row, n, K, steps, first_one)
         if first_one or steps[1] > 0:
             k.k32[PHI, :K] = phi[row * steps[1] : row * steps[1] + K]
             span = abs(k.k32[PHI, K - 1] - k.k32[PHI, 0])
@@ -193,8 +191,6 @@ def pull_rows(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F32, l
             for j in range(lasts):
                 of_last = row * steps[2] + (3 + j) * K
                 k.last[j * stride : j * stride + K] = last[of_last : of_last + K]
-        if first_one or steps[4] > 0:
-            weights_into(k, a, row * n, n, steps[4] > 0)
         first_one = False
         e = np.float64(eps[row * steps[3]])
         first, final = outermost(k, K, lasts > 0)
@@ -247,10 +243,7 @@ def push_rows(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, eps: F32, n
             answer[:] = np.nan
             of64[stride + 2], errors[row] = np.nan, 0.0
             continue
-        if first_one or steps[0] > 0:
-            targets_into(k, y, b, row * steps[0], K)
-        if first_one or steps[4] > 0:
-            weights_into(k, a, row * n, n, steps[4] > 0)
+        given_into(k, y, b, a, row, n, K, steps, first_one)
         first_one = False
         e = np.float64(eps[row * steps[3]])
         moments = places(xs, k.n32[AW], squash, k.k64[Y, 0], k.k64[Y, K - 1], at)
@@ -274,7 +267,7 @@ def push_rows(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, eps: F32, n
             if k.n32[AW, i] > 0.0 and not abs(xs[i]) < np.inf:
                 errors[row] = np.inf  # averages of infinite values are for the reference
         of_int[0] = 0
-        save(k, K, moments, eliminated, near, False, of64, of32)
+        save(k, K, moments, eliminated, near, bool(np.int64(0)), of64, of32)
 
 
 @exact
@@ -378,15 +371,12 @@ def rows_backward(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F3
             answer[:] = np.nan
             continue
         row_into(x, row * n, n, xs)
-        if first_one or steps[0] > 0:
-            targets_into(k, y, b, row * steps[0], K)
+        given_into(k, y, b, a, row, n, K, steps, first_one)
         if first_one or steps[1] > 0:
             k.k32[PHI, :K] = phi[row * steps[1] : row * steps[1] + K]
             if push:
                 for j in range(K):
                     k.k32[PHI, j] = k.k32[PHI, j] / k.k32[B, j] if k.k32[B, j] > 0.0 else 0.0
-        if first_one or steps[4] > 0:
-            weights_into(k, a, row * n, n, steps[4] > 0)
         first_one = False
         e = np.float64(eps[row * steps[3]])
         first, final = outermost(k, K, flags > 7.5)
@@ -410,7 +400,7 @@ def rows_backward(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F3
             weight[n:] = 0.0
         bands_within(k, N, K, e, CUT if cells == 0 else _CUT_OF_GRID)
         gibbs(k.n64[T], k.n64[R], best, N, k.k64[Y], k.k64[H], K, lo, hi, k.in_cells, k.G)
-        scale(k.G, N, K, k.n32[MASS], best, k.k32[U], lo, hi, glo, ghi, False, k.n32[V],
+        scale(k.G, N, K, k.n32[MASS], best, k.k32[U], lo, hi, glo, ghi, bool(np.int64(0)), k.n32[V],
               k.n32[COV], k.parts, k.k32[S])  # fmt: skip
         towards_places(k, N, K, of32[2 * stride :] if saved else k.W, saved and flags % 4.0 > 1.5, flags % 8.0 > 3.5)
         if cells > 0:
@@ -425,7 +415,7 @@ def rows_backward(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F3
             for i in range(n):
                 read[order[i]], given[order[i]] = k.n32[COV, i], weight[i]
         if cancelled:
-            careful(at, aw, n, given, k.k64[Y], k.k32[B], k.k64[H], k.k32[U], k.k32[PHI], K, e, read)
+            careful(at, aw, n, given, k.k64[Y], k.k64[B64], k.k64[H], k.k32[U], k.k32[PHI], K, e, read)
         read[n:] = 0.0
         unit = 1.0 / per_unit if push else 1.0
         places_backward(xs, aw, at, squash, mean, per_unit, total_weight, flags % 2.0 > 0.5, unit, read)

@@ -92,6 +92,16 @@ def state_size(n: int, K: int, m: int) -> int:
 
 
 @exact
+def given_into(k: Work, y: F32, b: F32, a: F32, row: int, n: int, K: int, steps: tuple[int, int, int, int, int],
+               first_one: bool) -> None:  # fmt: skip
+    """Targets and weights of a row; what rows share is there after the first one."""
+    if first_one or steps[0] > 0:
+        targets_into(k, y, b, row * steps[0], K)
+    if first_one or steps[4] > 0:
+        weights_into(k, a, row * n, n, steps[4] > 0)
+
+
+@exact
 def targets_into(k: Work, y: F32, b: F32, first: int, K: int) -> None:
     for j in range(K):
         k.k64[Y, j], k.k64[B64, j] = y[first + j], b[first + j]

@@ -14,8 +14,8 @@ with the Laplacian L of the nodes, which is small. So a row is solved roughly, b
 (``numba_sort_small``), F is read off for all values, and then corrected by passes over all pairs that count
 (``numba_sort_passes``): a pass says how much each value sends, which is the error, and what is missing gives tau. With
 nodes that are good to a per mille a pass wins three digits, and the answer does not depend on how good they are. Where
-rows are so long that finer nodes, good to 1e-7, are still much fewer than targets, passes are made over these first,
-and one over all targets, which reads the answer, says that it was right.
+rows are so long that a few of the targets can stand for all of them, to 1e-7, passes are made over these first, and one
+over all targets, which reads the answer, says that it was right. Then the way back needs these few only.
 
 **Gradients.** Let c be the cotangent of the answer out_j = sum_i a_i q_ij x_i and E_j the mean over the shares a_i q_ij
 of target j. The columns are exact, and F moves so that each value sends what it did: with
@@ -38,7 +38,7 @@ import numpy as np
 from .numba_compile import exact
 from .numba_maths import F32, F64, I32, I64, places, places_backward, row_into
 from .numba_rows_sources import padded, range_of, sort_places
-from .numba_sort_panels import boundaries, panels
+from .numba_sort_panels import PER_PANEL, boundaries, keep, moved, panels
 from .numba_sort_passes import along_nodes, averages, laplacian, node_potentials, spread_back, tensions, tested, windows
 from .numba_sort_small import (
     VERY_FAINT,
@@ -59,7 +59,7 @@ _Steps = tuple[int, int, int, int, int]
 
 _LARGEST_EXPONENT = 1e9  #: beyond this not even double precision resolves what small differences of places mean
 _CHANGE = 2.0  #: within a panel: see ``numba_sort_panels``
-_FINE_CHANGE, _WORTH = 0.15, 3  #: the same of finer panels; by how much their nodes are to be fewer than targets
+_FEW_CHANGE, _WORTH = 0.7, 2  #: the same where a few targets stand for all; how many times fewer they are to be
 _ROUGH = 1e-5  #: what may be missing at the nodes
 _ENOUGH = 5e-7  #: what a value may send too much or too little, of what it weighs, and groups of the weight of a target
 _MOST_PASSES = 8
@@ -69,7 +69,7 @@ _FAR = -1e9  #: potential of values that are none
 
 # Rows of the scratch of a thread: of values (n64), of targets (k64), whole numbers of values (n_int).
 AT, X, A, VALUES, F, TAU, Q, LAM, ALONG, DIRECT, V, SOURCES, MASS = range(13)
-Y, B, NODES, WEIGHTS, G0, GAMMA, INVERSE, T, C, FINE, FINE_WEIGHTS, H, AVERAGED = range(13)
+Y, B, NODES, WEIGHTS, G0, GAMMA, INVERSE, T, C, CARRIED, FEW_Y, FEW_B, FEW_C, FEW_CARRIED, H, AVERAGED = range(16)
 COUNT, KEPT, LO, HI, OFFSET = range(5)
 _MOMENTS = 8  #: float64 of a state that are none of values or targets
 
@@ -82,6 +82,9 @@ class _Work(NamedTuple):
     small: F64  #: (5, K)
     lo32: I32  #: (K)
     hi32: I32
+    kept: I32  #: (K): see ``numba_sort_panels.keep``
+    slot: I32
+    share: F64  #: (PER_PANEL K)
 
 
 @exact
@@ -89,12 +92,15 @@ def _workspace(n: int, K: int) -> _Work:
     N, stride = padded(n) + 16, padded(K)
     return _Work(
         np.zeros((13, N)),
-        np.zeros((13, stride)),
+        np.zeros((16, stride + 16)),
         np.zeros((5, N), np.int64),
         np.zeros(max(N, stride) + 16),
         np.zeros((5, stride)),
         np.zeros(stride, np.int32),
         np.zeros(stride, np.int32),
+        np.zeros(stride, np.int32),
+        np.zeros(stride, np.int32),
+        np.zeros(PER_PANEL * stride),
     )
 
 
@@ -116,7 +122,7 @@ def _targets_into(k: _Work, y: F32, b: F32, K: int) -> None:
 @exact
 def _sorted_into(k: _Work, aw: F32, at: F64, n: int, order: I32) -> int:
     """Which values come in which order, without those that weigh nothing; returns how many."""
-    kept, which, places_kept = 0, k.n_int[KEPT], k.n64[LAM]
+    kept, which, places_kept = np.int64(0), k.n_int[KEPT], k.n64[LAM]
     for i in range(n):
         if aw[i] > 0.0:
             which[kept], places_kept[kept] = i, at[i]
@@ -147,11 +153,16 @@ def _nodes_into(k: _Work, n: int, K: int, eps: float, change: float) -> int:
 
 
 @exact
-def _fine_into(k: _Work, n: int, K: int, eps: float) -> int:
-    """More nodes, with which passes lose next to nothing; returns how many, or 0 where they are not much fewer."""
+def _few_into(k: _Work, n: int, K: int, eps: float) -> int:
+    """Targets that stand for all, and weights b for them; returns how many, or 0 where they are not few."""
     boundaries(k.n64[X], k.n64[A], n, k.k64[B], K, k.z)
-    fine = panels(k.k64[Y], k.k64[B], K, k.z, eps, _FINE_CHANGE, k.k64[FINE], k.k64[FINE_WEIGHTS])
-    return fine if _WORTH * fine < K else 0
+    few = keep(k.k64[Y], K, k.z, eps, _FEW_CHANGE, k.kept, k.slot, k.share)
+    if _WORTH * few >= K:
+        return 0
+    for q in range(few):
+        k.k64[FEW_Y, q] = k.k64[Y, k.kept[q]]
+    moved(k.k64[B], K, k.slot, k.share, few, k.k64[FEW_B])
+    return few
 
 
 @exact
@@ -269,12 +280,12 @@ def push_sorted(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, eps: F32,
         M, reach, G, P, W = _roughly(k, kept, K, e, _CHANGE, G, P, W)
         if M == 0:
             continue
-        fine = _fine_into(k, kept, K, e)
-        if fine > 0:
-            _corrected(k, kept, k.k64[FINE], k.k64[FINE_WEIGHTS], fine, e, M, reach, P, W, k.k64[H], k.k64[AVERAGED],
-                       k.lo32, k.hi32, K)  # fmt: skip
+        few = _few_into(k, kept, K, e)
+        if few > 0:
+            _corrected(k, kept, k.k64[FEW_Y], k.k64[FEW_B], few, e, M, reach, P, W, k.k64[H], k.k64[AVERAGED], k.lo32,
+                       k.hi32, K)  # fmt: skip
         errors[row], passes = _corrected(k, kept, k.k64[Y], k.k64[B], K, e, M, reach, P, W, h, averaged, lo, hi, K)
-        of64[5] = 1.0 if fine > 0 and passes == 1 else 0.0
+        of64[5] = 1.0 if few > 0 and passes == 1 else 0.0
         for j in range(K):
             answer[j] = mean + averaged[j] / scale
         of64[4] = kept
@@ -345,9 +356,19 @@ def sorted_backward(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, c: F3
             k.n64[F, i] = of64[_MOMENTS + i]
         for j in range(K):
             k.k64[C, j] = c[row * steps[1] + j]
+            k.k64[CARRIED, j] = k.k64[C, j] * averaged[j]
         _values_into(k, xs, aw, at, kept, mean, scale, order)
         M, reach, P, W = _matrix_into(k, kept, K, e, P, W)
-        tensions(k.n64[F], k.n64[X], k.n64[VALUES], padded(kept), k.k64[Y], k.k64[C], K, e, lo, hi, h, averaged, wanted,
+        over, masses, levels, carried, count = k.k64[Y], k.k64[B], k.k64[C], k.k64[CARRIED], K
+        if of64[5] > 0.5:
+            over, masses, levels, carried = k.k64[FEW_Y], k.k64[FEW_B], k.k64[FEW_C], k.k64[FEW_CARRIED]
+            count = _few_into(k, kept, K, e)
+            moved(k.k64[C], K, k.slot, k.share, count, levels)
+            moved(k.k64[CARRIED], K, k.slot, k.share, count, carried)
+            for q in range(count):
+                k.k64[H, q], k.lo32[q], k.hi32[q] = h[k.kept[q]], lo[k.kept[q]], hi[k.kept[q]]
+            h, lo, hi = k.k64[H], k.lo32, k.hi32
+        tensions(k.n64[F], k.n64[X], k.n64[VALUES], padded(kept), over, levels, carried, count, e, lo, hi, h, wanted,
                  along, direct)  # fmt: skip
         whole, floor = 0.0, 0.0
         for i in range(kept):
@@ -356,11 +377,6 @@ def sorted_backward(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, c: F3
             floor += k.n64[A, i] * abs(direct[i]) * _UNSEEN * e
         total = k.n64[V]
         total[:], before = 0.0, whole
-        over, masses, count = k.k64[Y], k.k64[B], K  # of passes
-        if of64[5] > 0.5:
-            over, masses, count = k.k64[FINE], k.k64[FINE_WEIGHTS], _fine_into(k, kept, K, e)
-            h, lo, hi = k.k64[H], k.lo32, k.hi32
-            node_potentials(k.n64[F], k.n64[X], k.n64[A], kept, over, count, e, lo, hi, h)
         for _ in range(_MOST_PASSES):
             _solved_for(k, kept, M, P, reach, W)
             for i in range(kept):

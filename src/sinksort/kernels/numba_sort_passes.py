@@ -9,38 +9,13 @@ Arrays of values are padded to a multiple of 16 by values without weight.
 from __future__ import annotations
 
 import math
-from typing import Any
-
-from numba import njit
 
 from .numba_compile import exact, summing
-from .numba_maths import F64, I32, I64
-from .numba_simd import choose, load64, splat64, store64, times_power_of_two, total64
+from .numba_maths import F64, I32, I64, exp_soon
+from .numba_simd import load64, splat64, store64, total64
 
 _CUT = 36.0  #: exponents so far below the largest are left out: 2e-16
 _ROUNDING = 1e-9  #: by which exponents of equal values may differ
-_LOG2E, _LEAST, _SHIFT = 1.4426950408889634, -1000.0, 1.5 * 2.0**52
-#: The closest to 2^f, of degree 7, for f from -1/2 to 1/2: to 6e-11, which is more than enough, in two thirds of the
-#: time of ``exp64``.
-_P0, _P1, _P2, _P3 = 0.9999999999595618, 0.693147180556831, 0.24022651213498544, 0.05550410906330383
-_P4, _P5, _P6, _P7 = 0.009618025613264337, 0.001333347847023125, 0.00015469729226017434, 1.530370151255083e-05
-
-
-@njit(forceinline=True)
-def exp_soon(x: Any) -> Any:
-    """Exp of 16 float64 below 700, to 6e-11; far below it stays at 1e-301, so that nothing becomes subnormal."""
-    x = x * _LOG2E
-    x = choose(x > _LEAST, x, splat64(_LEAST))
-    shifted = x + _SHIFT
-    f = x - (shifted - _SHIFT)
-    p = f * _P7 + _P6
-    p = p * f + _P5
-    p = p * f + _P4
-    p = p * f + _P3
-    p = p * f + _P2
-    p = p * f + _P1
-    p = p * f + _P0
-    return times_power_of_two(p, shifted)
 
 
 @exact
@@ -85,18 +60,21 @@ def averages(F: F64, x: F64, a: F64, values: F64, N: int, y: F64, b: F64, K: int
 
 
 @exact
-def tensions(F: F64, x: F64, values: F64, N: int, y: F64, c: F64, K: int, eps: float, lo: I32, hi: I32, H: F64,
-             out: F64, tau: F64, along: F64, direct: F64) -> None:  # fmt: skip
-    """Sums over j of c_j q_ij (``direct``), times values_i - out_j (``tau``), times y_j - x_i as well (``along``)."""
+def tensions(F: F64, x: F64, values: F64, N: int, y: F64, c: F64, carried: F64, K: int, eps: float, lo: I32, hi: I32,
+             H: F64, tau: F64, along: F64, direct: F64) -> None:  # fmt: skip
+    """Sums over j of c_j q_ij (``direct``), of (c_j values_i - carried_j) q_ij (``tau``), times y_j - x_i (``along``).
+
+    ``carried`` is c_j out_j, so that tau is what c_j does to the distance of values_i from the average.
+    """
     rate = 1.0 / eps
     tau[:N], along[:N], direct[:N] = 0.0, 0.0, 0.0
     for j in range(K):
-        yj, h, cj, outj = y[j], H[j], c[j], out[j]
+        yj, h, cj, carriedj = y[j], H[j], c[j], carried[j]
         for i in range(lo[j], hi[j], 16):
             d = splat64(yj) - load64(x, i)
-            e = exp_soon(load64(F, i) + h - d * d * rate) * cj
-            t = e * (load64(values, i) - outj)
-            store64(direct, i, load64(direct, i) + e)
+            e = exp_soon(load64(F, i) + h - d * d * rate)
+            t = e * (load64(values, i) * cj - carriedj)
+            store64(direct, i, load64(direct, i) + e * cj)
             store64(tau, i, load64(tau, i) + t)
             store64(along, i, load64(along, i) + t * d)
 
@@ -108,7 +86,7 @@ def laplacian(F: F64, x: F64, a: F64, N: int, y: F64, b: F64, K: int, eps: float
     rate = 1.0 / eps
     tau[:N], along[:N] = 0.0, 0.0
     for j in range(K):
-        if not b[j] > 0.0:
+        if b[j] == 0.0:
             continue
         yj, h, weight, moment = y[j], H[j], splat64(0.0), splat64(0.0)
         for i in range(lo[j], hi[j], 16):

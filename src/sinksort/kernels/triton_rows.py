@@ -185,7 +185,7 @@ class _Sizes(NamedTuple):
     @property
     def tiles(self) -> dict[str, int]:
         """How ``triton_held`` shares a plan among threads, and how many warps."""
-        block_n, block_k = (max(8, 1 << (count - 1).bit_length()) for count in (self.n, self.K))
+        block_n, block_k = _power(self.n, 8), _power(self.K, 8)
         pairs = block_n * block_k
         warps = 1 if pairs <= 1024 else 2 if pairs <= 2048 else 4
         lanes = 16 if block_k > 64 else 8
@@ -226,8 +226,8 @@ def _row_stride(t: Tensor) -> int:
     return t.stride(0) if t.shape[0] > 1 else 0
 
 
-def _power(count: int) -> int:
-    return max(16, 1 << (count - 1).bit_length())
+def _power(count: int, least: int = 16) -> int:
+    return max(least, 1 << (count - 1).bit_length())
 
 
 def _forward(ask: Ask, phi: Tensor | None) -> Answer:
