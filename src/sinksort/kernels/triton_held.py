@@ -42,6 +42,7 @@ from .triton_held_tiles import (
     scalar,
     split_potential,
     start_of_tile,
+    tile_of_values,
 )
 from .triton_parts import (
     GIVEN,
@@ -53,7 +54,7 @@ from .triton_parts import (
     load_weights,
     moments,
     nearly_hard,
-    place_row,
+    places_of_values,
     slope_of_pairs,
     through_moments,
 )
@@ -70,14 +71,14 @@ LAST = tl.constexpr(6)  #: rows of ``Ask.last``
 @triton.jit(do_not_specialize=NUMBERS, do_not_specialize_on_alignment=GIVEN)
 def forward(
     x_ptr: tl.tensor, a_ptr: tl.tensor, y_ptr: tl.tensor, b_ptr: tl.tensor, phi_ptr: tl.tensor, last_ptr: tl.tensor,
-    eps_ptr: tl.tensor, at_ptr: tl.tensor, out_ptr: tl.tensor, state_ptr: tl.tensor, error_ptr: tl.tensor,
+    eps_ptr: tl.tensor, order_ptr: tl.tensor, out_ptr: tl.tensor, state_ptr: tl.tensor, error_ptr: tl.tensor,
     eps: tl.tensor, N: tl.tensor, K: tl.tensor, S: tl.tensor,
     x_row: tl.tensor, x_col: tl.tensor, a_row: tl.tensor, a_col: tl.tensor, y_row: tl.tensor, b_row: tl.tensor,
     phi_row: tl.tensor, last_row: tl.tensor,
     SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr, RULE: tl.constexpr, MENDED: tl.constexpr,
     FEW: tl.constexpr, KA: tl.constexpr, V: tl.constexpr, X: tl.constexpr, KB: tl.constexpr
 ) -> None:  # fmt: skip
-    """``pull``; at_ptr: 3 N numbers a row.
+    """``pull``; order_ptr: N numbers a row, which may be where the answer goes.
 
     FEW: whether values are so few that a plan may hang on frail links, see ``triton_held_frail``. MENDED: whether
     nearly hard plans that are not done with that are answered in double precision.
@@ -85,7 +86,6 @@ def forward(
     row = tl.program_id(0).to(tl.int64)
     x_ptr += row * x_row
     a_ptr += row * a_row
-    at_ptr += row * N * 3
     state_ptr += row * S
     if EPS_ROWS:
         eps = tl.load(eps_ptr + row)
@@ -96,14 +96,13 @@ def forward(
     origin, unit, spread, bad = moments(x_ptr, a_ptr, N, x_col, a_col, y_low, y_high, SQUASH, WEIGHTED, V * X)
     s = slope_of_pairs(unit, y_scale, eps, SQUASH)
     inverse_s = (1.0 / s).to(tl.float32)
-    place_row(x_ptr, at_ptr, N, x_col, origin, unit, SQUASH, False, V * X)
+    high, low = places_of_values(x_ptr, N, x_col, origin, unit, SQUASH, V * X)
     if WEIGHTED:
-        edges = boundaries_of_weighted(at_ptr, a_ptr, i, N, a_col, running(b), KA, X, KB, V * X)
+        edges = boundaries_of_weighted(high + low, a_ptr, N, a_col, running(b), KA, V, X, KB)
     else:
-        edges = boundaries_of_equals(at_ptr, N, running(b), V * X)
+        edges = boundaries_of_equals(high + low, order_ptr + row * N, N, running(b), V * X)
     Uh, Ul = split_potential(start_of_tile(edges, step, b, inverse_s))
-    xh = tl.load(at_ptr + i, mask=i < N, other=0.0)
-    xl = tl.load(at_ptr + N + i, mask=i < N, other=0.0)
+    xh, xl = tile_of_values(high, V, X, KB), tile_of_values(low, V, X, KB)
     a = load_weights(a_ptr, i, N, a_col, WEIGHTED)
     yh, yl = halves(y)
     e = exponentials(xh, xl, y, yh, yl, out_of_reach(Uh, b), Ul, (s * LOG2_E).to(tl.float32), V, X, KB)
@@ -223,14 +222,14 @@ def forward(
 @triton.jit(do_not_specialize=NUMBERS, do_not_specialize_on_alignment=GIVEN)
 def backward(
     x_ptr: tl.tensor, a_ptr: tl.tensor, y_ptr: tl.tensor, b_ptr: tl.tensor, phi_ptr: tl.tensor, w_ptr: tl.tensor,
-    eps_ptr: tl.tensor, at_ptr: tl.tensor, state_ptr: tl.tensor, grad_ptr: tl.tensor,
+    eps_ptr: tl.tensor, partial_ptr: tl.tensor, state_ptr: tl.tensor, grad_ptr: tl.tensor,
     eps: tl.tensor, N: tl.tensor, K: tl.tensor, S: tl.tensor,
     x_row: tl.tensor, x_col: tl.tensor, a_row: tl.tensor, a_col: tl.tensor, y_row: tl.tensor, b_row: tl.tensor,
     phi_row: tl.tensor, w_row: tl.tensor, w_col: tl.tensor,
     SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr, FEW: tl.constexpr,
     KA: tl.constexpr, V: tl.constexpr, X: tl.constexpr, KB: tl.constexpr
 ) -> None:  # fmt: skip
-    """The cotangent of x, see ``asks``; at_ptr: 2 N numbers a row.
+    """The cotangent of x, see ``asks``; partial_ptr: N numbers a row, which may be where the answer goes.
 
     Here products with L are sums of differences, a p (v - E v), and not differences of sums. Of a value that nearly all
     goes to one target, v - E v is as small as the rest, but rounded like v. Where all of a plan hangs on such rests,
@@ -243,7 +242,7 @@ def backward(
         return
     x_ptr += row * x_row
     a_ptr += row * a_row
-    at_ptr += row * N * 2
+    partial_ptr += row * N
     phi_ptr += row * phi_row
     if EPS_ROWS:
         eps = tl.load(eps_ptr + row)
@@ -251,9 +250,8 @@ def backward(
     y, step, b, _low, _high, y_scale = load_tile_of_targets(y_ptr + row * y_row, b_ptr + row * b_row, j, K)
     origin, unit = tl.load(state_ptr), tl.load(state_ptr + 1)
     s = slope_of_pairs(unit, y_scale, eps, SQUASH)
-    place_row(x_ptr, at_ptr, N, x_col, origin, unit, SQUASH, False, V * X)
-    xh = tl.load(at_ptr + i, mask=i < N, other=0.0)
-    xl = tl.load(at_ptr + N + i, mask=i < N, other=0.0)
+    high, low = places_of_values(x_ptr, N, x_col, origin, unit, SQUASH, V * X)
+    xh, xl = tile_of_values(high, V, X, KB), tile_of_values(low, V, X, KB)
     a = load_weights(a_ptr, i, N, a_col, WEIGHTED)
     w = tl.load(w_ptr + row * w_row + i.to(tl.int64) * w_col, mask=i < N, other=0.0).to(tl.float32)
     pair_ptr = (state_ptr + 8).to(tl.pointer_type(tl.float32)) + 2 * j
@@ -314,10 +312,10 @@ def backward(
         middle = over_targets(p * y, V, X, KB)
         both = over_targets(p * (w * phi - a * potential), V, X, KB)
         g = over_targets(p * (w * phi - a * potential - both) * (y - middle), V, X, KB) * s.to(tl.float32)
-    tl.store(at_ptr + i, g, mask=i < N)  # all have read where values stand, long ago
+    tl.store(partial_ptr + i, g, mask=i < N)
     tl.debug_barrier()
     through_moments(
-        x_ptr, a_ptr, state_ptr, at_ptr, grad_ptr + row * N, N, x_col, a_col, SQUASH, WEIGHTED, False, V * X
+        x_ptr, a_ptr, state_ptr, partial_ptr, grad_ptr + row * N, N, x_col, a_col, SQUASH, WEIGHTED, False, V * X
     )
 
 

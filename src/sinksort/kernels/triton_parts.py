@@ -176,17 +176,34 @@ def potential_halves(U: tl.tensor, has: tl.tensor) -> tl.tensor:
 
 
 @triton.jit
+def places_of_values(
+    x_ptr: tl.tensor, N: tl.tensor, x_col: tl.tensor, origin: tl.tensor, unit: tl.tensor,
+    SQUASH: tl.constexpr, BLOCK_N: tl.constexpr
+) -> tl.tensor:  # fmt: skip
+    """Where all values stand, in two halves.
+
+    In double precision: where many values are nearly tied, a rank changes by 2 Var(y) / eps of what a place does. And
+    in a loop that runs once: out of a loop the compiler hands numbers on to all threads that need them, where it would
+    have each of them place all of its values for itself.
+    """
+    high, low = tl.zeros([BLOCK_N], tl.float32), tl.zeros([BLOCK_N], tl.float32)
+    todo = N > 0
+    while todo:
+        x = load_values(x_ptr, tl.arange(0, BLOCK_N), N, x_col)
+        high, low = halves(place(x, origin, unit, SQUASH, tl.float64)[1])
+        todo = N < 0
+    return high, low
+
+
+@triton.jit
 def place_row(
     x_ptr: tl.tensor, at_ptr: tl.tensor, N: tl.tensor, x_col: tl.tensor, origin: tl.tensor, unit: tl.tensor,
     SQUASH: tl.constexpr, WITH_Z: tl.constexpr, BLOCK_N: tl.constexpr
 ) -> None:  # fmt: skip
-    """Where all values stand, in two halves, and z if wanted, for the passes to come: at_ptr holds N numbers of each.
-
-    In double precision: where many values are nearly tied, a rank changes by 2 Var(y) / eps of what a place does.
-    """
+    """Where all values stand, in two halves, and z if wanted, for passes to come: at_ptr holds N numbers of each."""
     i = tl.arange(0, BLOCK_N)
     x = load_values(x_ptr, i, N, x_col)
-    z, at = place(x, origin, unit, SQUASH, tl.float64)
+    z, at = place(x, origin, unit, SQUASH, tl.float64)  # see ``places_of_values``
     high, low = halves(at)
     tl.store(at_ptr + i, high, mask=i < N)
     tl.store(at_ptr + N + i, low, mask=i < N)
@@ -338,6 +355,8 @@ def through_moments(
 ) -> None:  # fmt: skip
     """The cotangent of x from that of its places, and for push from what is averaged: partial_ptr holds one or both.
 
+    Of one it may be where the answer goes.
+
     z = (x - mean) / std:   dx_i = (g_i - a_i sum g - a_i z_i sum g z) / std,   and the last term is absent in a
     constant row. For push, g is the cotangent for values measured in units of std, so that the two cancel.
     """
@@ -348,6 +367,7 @@ def through_moments(
     finite = (tl.abs(x) < float("inf")) & (i < N)
     z, at = place(x, origin, unit, SQUASH, tl.float64)
     g = tl.load(partial_ptr + i, mask=finite, other=0.0).to(tl.float64)
+    tl.debug_barrier()  # grad_ptr may be the same memory
     if SQUASH != 0:
         g = g * slope(z, at, SQUASH)
         a = load_weights(a_ptr, i, N, a_col, WEIGHTED).to(tl.float64)

@@ -126,7 +126,7 @@ def logs_backward(ask: Ask, state: Tensor, C: Tensor) -> Tensor:
     def make(launch: Recorder) -> None:
         sizes = _Sizes.of(given, what)
         at_once, warps = sizes.second
-        partial = launch.empty(R, n, dtype=torch.float32)
+        partial = _singles(grad, launch)
         launch(
             triton_whole.backward, R, *given, C, eps_rows, state, partial, grad, eps,
             n, K, K, state.shape[1], *sizes.strides, _row_stride(C), 1, **sizes.constants, READ=_LOGS,
@@ -230,6 +230,11 @@ def _power(count: int) -> int:
     return max(16, 1 << (count - 1).bit_length())
 
 
+def _singles(result: Tensor, launch: Recorder) -> Tensor:
+    """Memory for as many numbers in single precision: a result in which nothing stands yet, or scratch."""
+    return result if result.dtype == torch.float32 else launch.empty(*result.shape, dtype=torch.float32)
+
+
 def _forward(ask: Ask, phi: Tensor | None) -> Answer:
     made = again(ask.known, "forward", ask.x)
     if made is not None:
@@ -251,8 +256,8 @@ def _forward(ask: Ask, phi: Tensor | None) -> Answer:
         if on_grid:
             by_grid.forward(launch, _given_to_grid(given, eps, eps_rows, what, state), last, out, error)
         elif K <= _FEW:
-            at = launch.empty(R, 3 * n if sizes.held else 3 * n + K, dtype=torch.float32)
-            tensors = (*given, last, eps_rows, at, out, state, error)
+            scratch = _singles(out, launch) if sizes.held else launch.empty(R, 3 * n + K, dtype=torch.float32)
+            tensors = (*given, last, eps_rows, scratch, out, state, error)
             numbers = (eps, n, K, columns, *sizes.strides, _row_stride(last))
             constants = sizes.constants | {"RULE": sizes.rule and ask.last is not None, "MENDED": sizes.wide}
             if sizes.held:
@@ -290,14 +295,12 @@ def _backward(ask: Ask, phi: Tensor | None, state: Tensor, w: Tensor) -> Tensor:
     def make(launch: Recorder) -> None:
         sizes = _Sizes.of(given, what)
         n, K = sizes.n, sizes.K
-        held = not on_grid and sizes.held
-        # What ``triton_held`` needs for itself, the last launch may use again.
-        partial = launch.empty(R, 2 * n if held or phi is None else n, dtype=torch.float32)
+        partial = launch.empty(R, 2 * n, dtype=torch.float32) if phi is None else _singles(grad, launch)
         numbers = state.shape[1], *sizes.strides, _row_stride(w), w.stride(1)
         if on_grid:
             by_grid.backward(launch, _given_to_grid(given, eps, eps_rows, what, state), w, grad)
         elif K <= _FEW:
-            if held:
+            if sizes.held:
                 launch(
                     triton_held.backward, R, *given, w, eps_rows, partial, state, grad, eps, n, K, *numbers,
                     **sizes.constants, **sizes.tiles,
