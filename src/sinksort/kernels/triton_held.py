@@ -10,8 +10,7 @@ slopes, as in ``solvers.newton``, takes its steps by conjugate gradients on such
 ``triton_laplacian`` by the plan it starts from. Two or three of them are enough for a step. When a step starts from a
 small error and leaves little of it, nobody looks at where it ends before the answer is read, which says how good it is.
 
-Where numbers are is told in ``triton_held_tiles``. The state of a row: origin, unit, spread, NaN or not, whether it was
-answered by ``triton_whole``; from column 8, U in pairs of single precision.
+Where numbers are is told in ``triton_held_tiles``, and in ``triton_state`` what is kept of a row.
 """
 
 from __future__ import annotations
@@ -55,9 +54,11 @@ from .triton_parts import (
     moments,
     nearly_hard,
     places_of_values,
+    potential_halves,
     slope_of_pairs,
     through_moments,
 )
+from .triton_state import high_words, is_late, load_potential, store_facts, store_potential
 
 SMALL = tl.constexpr(1e-6)  #: L1 error of the column sums at which a row is done
 NEAR = tl.constexpr(5e-4)  #: a step from here that leaves little ends below ACCEPTED
@@ -101,7 +102,8 @@ def forward(
         edges = boundaries_of_weighted(high + low, a_ptr, N, a_col, running(b), KA, V, X, KB)
     else:
         edges = boundaries_of_equals(high + low, order_ptr + row * N, N, running(b), V * X)
-    Uh, Ul = split_potential(start_of_tile(edges, step, b, inverse_s))
+    U = start_of_tile(edges, step, b, inverse_s)
+    Uh, Ul = split_potential(U)
     xh, xl = tile_of_values(high, V, X, KB), tile_of_values(low, V, X, KB)
     a = load_weights(a_ptr, i, N, a_col, WEIGHTED)
     yh, yl = halves(y)
@@ -121,9 +123,9 @@ def forward(
         bridge = BRIDGE * b
     if MENDED:  # whether the plan may be nearly hard: that of the start is not far from it
         firm = scalar(most_over_targets(tl.where(b > 0, D - 50.0 * WEAK * b, -1.0), 1, X, KB)) < 0
-    pair_ptr = (state_ptr + 8).to(tl.pointer_type(tl.float32)) + 2 * j
-    tl.store(pair_ptr, Uh, mask=j < K)  # not to be kept in registers meanwhile
-    tl.store(pair_ptr + 1, Ul, mask=j < K)
+    store_facts(state_ptr, origin, unit, spread, bad)  # not to be kept in registers meanwhile
+    start_ptr = high_words(state_ptr, tl.float32) + j
+    tl.store(start_ptr, U, mask=j < K)
 
     base = b * 0.0  # log f at the last accepted point, the way from it, how far to go, and the slope there
     way = b * 0.0
@@ -207,16 +209,9 @@ def forward(
                 softness = scalar(most_over_targets(tl.where(b > 0, D / tl.where(b > 0, b, 1.0), 0.0), 1, X, KB))
                 error = tl.where(nearly_hard(softness), 1.0, error)
     tl.store(error_ptr + row, tl.where(bad > 0, 0.0, error))
-    tl.store(state_ptr, origin)
-    tl.store(state_ptr + 1, unit)
-    tl.store(state_ptr + 2, spread)
-    tl.store(state_ptr + 3, bad.to(tl.float64))
-    Uh = tl.load(pair_ptr, mask=j < K, other=0.0)
-    Ul = tl.load(pair_ptr + 1, mask=j < K, other=0.0)
+    U = tl.load(start_ptr, mask=j < K, other=0.0).to(tl.float64) - (grown * inverse_s).to(tl.float64)
     tl.debug_barrier()  # threads that repeat each other have all read it
-    high, low = split_potential(-grown * inverse_s)
-    tl.store(pair_ptr, Uh + high, mask=j < K)
-    tl.store(pair_ptr + 1, Ul + low, mask=j < K)
+    store_potential(state_ptr, U, s, j, K, j < K)
 
 
 @triton.jit(do_not_specialize=NUMBERS, do_not_specialize_on_alignment=GIVEN)
@@ -238,7 +233,7 @@ def backward(
     """
     row = tl.program_id(0).to(tl.int64)
     state_ptr += row * S
-    if tl.load(state_ptr + 4) > 0:
+    if is_late(state_ptr):
         return
     x_ptr += row * x_row
     a_ptr += row * a_row
@@ -254,12 +249,10 @@ def backward(
     xh, xl = tile_of_values(high, V, X, KB), tile_of_values(low, V, X, KB)
     a = load_weights(a_ptr, i, N, a_col, WEIGHTED)
     w = tl.load(w_ptr + row * w_row + i.to(tl.int64) * w_col, mask=i < N, other=0.0).to(tl.float32)
-    pair_ptr = (state_ptr + 8).to(tl.pointer_type(tl.float32)) + 2 * j
-    Uh = out_of_reach(tl.load(pair_ptr, mask=j < K, other=0.0), b)
-    Ul = tl.load(pair_ptr + 1, mask=j < K, other=0.0)
+    Uh, Ul = potential_halves(load_potential(state_ptr, s, j, K, j < K), b > 0)
     yh, yl = halves(y)
     phi = tl.load(phi_ptr + j, mask=j < K, other=0.0).to(tl.float32)
-    p = exponentials(xh, xl, y, yh, yl, Uh, Ul, (s * LOG2_E).to(tl.float32), V, X, KB)
+    p = exponentials(xh, xl, y, yh, yl, out_of_reach(Uh, b), Ul, (s * LOG2_E).to(tl.float32), V, X, KB)
     if FEW:
         likeliest = j == likeliest_of(p, j, V, X, KB)
         p, rest = plan_and_rest(p, 1.0, likeliest, V, X, KB)

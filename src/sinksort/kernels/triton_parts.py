@@ -15,6 +15,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from .triton_state import load_facts
+
 #: Arguments whose values make no kernel of their own: compiling takes seconds, and rows come in many lengths.
 NUMBERS = [
     "N", "K", "m", "S", "x_row", "x_col", "a_row", "a_col", "y_row", "b_row", "phi_row", "last_row", "w_row", "w_col",
@@ -360,8 +362,7 @@ def through_moments(
     z = (x - mean) / std:   dx_i = (g_i - a_i sum g - a_i z_i sum g z) / std,   and the last term is absent in a
     constant row. For push, g is the cotangent for values measured in units of std, so that the two cancel.
     """
-    origin, unit = tl.load(state_ptr), tl.load(state_ptr + 1)
-    spread, bad = tl.load(state_ptr + 2), tl.load(state_ptr + 3)
+    origin, unit, spread, bad = load_facts(state_ptr)
     i = tl.arange(0, BLOCK_N)
     x = load_values(x_ptr, i, N, x_col)
     finite = (tl.abs(x) < float("inf")) & (i < N)

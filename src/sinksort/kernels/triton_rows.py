@@ -21,6 +21,7 @@ from . import triton_long_by_grid as by_grid
 from .asks import Answer, Ask
 from .triton_launch import Recorder, again, launches
 from .triton_parts import SQUASHES
+from .triton_state import doubles_for
 
 _PULL, _PUSH, _LOGS = triton_whole.PULL.value, triton_whole.PUSH.value, triton_whole.LOGS.value
 _LONGEST = 2048
@@ -29,7 +30,6 @@ _HELD = 128  #: values and targets of a plan that fits into registers
 _VERY_FEW = 16  #: values of a plan that may hang on a few frail links
 _FEW_VALUES = 32  #: values and targets of a plan that may hang on frail links
 _WIDE = 256  #: targets up to which the last launch computes in double precision; a grid is for more
-_HEAD = 8  #: columns of the state before U
 _EXACT = 256  #: rows up to this length start from their exact staircase
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -56,7 +56,7 @@ def final(_ask: Ask) -> bool:
 
 def state_layout(ask: Ask) -> tuple[int, torch.dtype]:
     """What the grid leaves is behind the rest, and all parts and rows begin at multiples of 64 bytes then."""
-    columns = _HEAD + max(ask.y.shape[-1], ask.m or 0)
+    columns = doubles_for(max(ask.y.shape[-1], ask.m or 0))
     if _on_grid(ask):
         columns = -(-columns // 8) * 8 + by_grid.sizes_of(ask.y).state // 2
     return columns, torch.float64

@@ -8,7 +8,7 @@ made up by a second solve for what the first one left.
 
 Tiles are (targets, values), so that a thread has several targets of one value, and sums over targets stay within it.
 
-The state of a row: origin, unit, spread, NaN or not, whether it was answered by ``triton_whole``; from column 8, U.
+What is kept of a row is told in ``triton_state``.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from .triton_parts import (
     start_of,
     through_moments,
 )
+from .triton_state import is_late, load_potential, store_facts, store_potential
 
 ACCEPTED = tl.constexpr(5e-6)  #: as ``refine.accepted_error``
 _SMALL = tl.constexpr(1e-6)  #: L1 error of the column sums at which a row is done
@@ -62,6 +63,16 @@ def through_memory(ptr: tl.tensor, v: tl.tensor, K: tl.tensor, BK: tl.constexpr)
     tl.store(ptr + j, v, mask=j < K)
     tl.debug_barrier()
     return tl.load(ptr + j, mask=j < K, other=0.0)
+
+
+@triton.jit
+def through_state(state_ptr: tl.tensor, U: tl.tensor, s: tl.tensor, K: tl.tensor, BK: tl.constexpr) -> tl.tensor:
+    """The same for U, which will be the state's in the end."""
+    j = tl.arange(0, BK)
+    tl.debug_barrier()
+    store_potential(state_ptr, U, s, j, K, j < K)
+    tl.debug_barrier()
+    return load_potential(state_ptr, s, j, K, j < K)
 
 
 @triton.jit
@@ -129,7 +140,7 @@ def forward(
     k = 0
     going = True
     while going & (k < _STEPS):
-        U = through_memory(state_ptr + 8, base - (length * way).to(tl.float64) * inverse_s, K, BK)
+        U = through_state(state_ptr, base - (length * way).to(tl.float64) * inverse_s, s, K, BK)
         Uh, Ul = potential_halves(U, has)
         P_sum = tl.zeros([BK, BN], tl.float32)
         W = tl.zeros([BK, BK], tl.float32)
@@ -166,7 +177,7 @@ def forward(
                 going = size > _NEAR
         k += 1
 
-    U = through_memory(state_ptr + 8, base - (length * way).to(tl.float64) * inverse_s, K, BK)
+    U = through_state(state_ptr, base - (length * way).to(tl.float64) * inverse_s, s, K, BK)
     yh, yl, y, has = load_targets_again(y_ptr, b_ptr, K, BK)
     Uh, Ul = potential_halves(U, has)
     P_sum = tl.zeros([BK, BN], tl.float32)
@@ -201,10 +212,7 @@ def forward(
     if MENDED:
         error = tl.where(nearly_hard(softness), 1.0, error)
     tl.store(error_ptr + row, tl.where(bad > 0, 0.0, error))
-    tl.store(state_ptr, origin)
-    tl.store(state_ptr + 1, unit)
-    tl.store(state_ptr + 2, spread)
-    tl.store(state_ptr + 3, bad.to(tl.float64))
+    store_facts(state_ptr, origin, unit, spread, bad)
 
 
 @triton.jit
@@ -239,7 +247,7 @@ def backward(
     """The cotangent of x, see ``asks``. For push w is the cotangent of the answer and phi is not read."""
     row = tl.program_id(0).to(tl.int64)
     state_ptr += row * S
-    if tl.load(state_ptr + 4) > 0:
+    if is_late(state_ptr):
         return
     x_ptr += row * x_row
     a_ptr += row * a_row
@@ -258,7 +266,7 @@ def backward(
     place_row(x_ptr, at_ptr, N, x_col, origin, unit, SQUASH, PUSH, BLOCK_N)
     yh, yl = halves(y_wide)
     y = y_wide.to(tl.float32)
-    U = tl.load(state_ptr + 8 + j, mask=j < K, other=0.0)
+    U = load_potential(state_ptr, s, j, K, j < K)
     Uh, Ul = potential_halves(U, has)
     if PUSH:
         phi = tl.load(w_ptr + j * w_col, mask=has, other=0.0).to(tl.float32) / tl.where(has, b, 1.0)

@@ -40,6 +40,7 @@ from .triton_parts import (
     through_moments,
 )
 from .triton_short import ACCEPTED, store_averages
+from .triton_state import is_late, load_potential, store_facts, store_late, store_potential
 
 PULL, PUSH, LOGS = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)  #: ways to read a plan
 _STEPS = tl.constexpr(60)
@@ -161,7 +162,7 @@ def forward(
     row = tl.program_id(0).to(tl.int64)
     if not ALWAYS:
         if not (tl.load(error_ptr + row) > ACCEPTED):  # NaN is not late
-            tl.store(state_ptr + row * S + 4, tl.zeros([], tl.float64))
+            store_late(state_ptr + row * S, 0)
             return
     DT: tl.constexpr = tl.float64 if WIDE else tl.float32
     x_ptr += row * x_row
@@ -266,12 +267,9 @@ def forward(
             else:
                 tl.store(out_ptr + row * N + i, nothing, mask=i < N)
     tl.store(error_ptr + row, error.to(tl.float32))
-    tl.store(state_ptr, origin)
-    tl.store(state_ptr + 1, unit)
-    tl.store(state_ptr + 2, spread)
-    tl.store(state_ptr + 3, bad.to(tl.float64))
-    tl.store(state_ptr + 4, tl.full([], 1.0, tl.float64))
-    tl.store(state_ptr + 8 + j, U, mask=has)
+    store_facts(state_ptr, origin, unit, spread, bad)
+    store_late(state_ptr, 1)
+    store_potential(state_ptr, U, s, j, m, has)
 
 
 @triton.jit(do_not_specialize=NUMBERS, do_not_specialize_on_alignment=GIVEN)
@@ -286,7 +284,7 @@ def backward(
 ) -> None:  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     state_ptr += row * S
-    if tl.load(state_ptr + 4) == 0:
+    if not is_late(state_ptr):
         return
     DT: tl.constexpr = tl.float64 if WIDE else tl.float32
     x_ptr += row * x_row
@@ -304,7 +302,7 @@ def backward(
     origin, unit = tl.load(state_ptr), tl.load(state_ptr + 1)
     s = slope_of_pairs(unit, y_scale, eps, SQUASH)
     s_2 = (s * LOG2_E).to(DT)
-    yh, yl, Uh, Ul = split(tl.load(state_ptr + 8 + j, mask=has, other=0.0), y_wide, has, WIDE)
+    yh, yl, Uh, Ul = split(load_potential(state_ptr, s, j, m, has), y_wide, has, WIDE)
     if READ == PUSH:
         phi = tl.load(w_ptr + j * w_col, mask=has, other=0.0).to(DT) / tl.where(has, b, 1.0)
     else:
