@@ -308,8 +308,9 @@ def backward(
     tl.store(partial_ptr + i, g, mask=i < N)
     tl.debug_barrier()
     through_moments(
-        x_ptr, a_ptr, state_ptr, partial_ptr, grad_ptr + row * N, N, x_col, a_col, SQUASH, WEIGHTED, False, V * X
-    )
+        x_ptr, a_ptr, state_ptr, partial_ptr, partial_ptr, grad_ptr + row * N, N, x_col, a_col,
+        SQUASH, WEIGHTED, False, V * X
+    )  # fmt: skip
 
 
 @triton.jit

@@ -128,7 +128,7 @@ def logs_backward(ask: Ask, state: Tensor, C: Tensor) -> Tensor:
         at_once, warps = sizes.second
         partial = _singles(grad, launch)
         launch(
-            triton_whole.backward, R, *given, C, eps_rows, state, partial, grad, eps,
+            triton_whole.backward, R, *given, C, eps_rows, state, partial, partial, grad, eps,
             n, K, K, state.shape[1], *sizes.strides, _row_stride(C), 1, **sizes.constants, READ=_LOGS,
             GRID=False, WIDE=True, TA=0, BLOCK_N=_power(n), BN=at_once, BK=_power(K), num_warps=warps,
         )  # fmt: skip
@@ -256,16 +256,18 @@ def _forward(ask: Ask, phi: Tensor | None) -> Answer:
         if on_grid:
             by_grid.forward(launch, _given_to_grid(given, eps, eps_rows, what, state), last, out, error)
         elif K <= _FEW:
-            scratch = _singles(out, launch) if sizes.held else launch.empty(R, 3 * n + K, dtype=torch.float32)
-            tensors = (*given, last, eps_rows, scratch, out, state, error)
+            singles = _singles(out, launch) if sizes.pull else launch.empty(R, n, dtype=torch.float32)
+            results = (singles, out, state, error)
             numbers = (eps, n, K, columns, *sizes.strides, _row_stride(last))
             constants = sizes.constants | {"RULE": sizes.rule and ask.last is not None, "MENDED": sizes.wide}
             if sizes.held:
-                launch(triton_held.forward, R, *tensors, *numbers, **constants, **sizes.tiles)
+                launch(triton_held.forward, R, *given, last, eps_rows, *results, *numbers, **constants, **sizes.tiles)
             else:
                 at_once, warps = sizes.first
+                high = launch.empty(R, n, dtype=torch.float16)
                 launch(
-                    triton_short.forward, R, *tensors, *numbers, **constants, PUSH=read == _PUSH, EXACT=n <= _EXACT,
+                    triton_short.forward, R, *given, last, eps_rows, high, *results, *numbers,
+                    **constants, PUSH=read == _PUSH, EXACT=n <= _EXACT,
                     BLOCK_N=_power(n), BN=at_once, BK=_power(K), num_warps=warps,
                 )  # fmt: skip
         at_once, warps = sizes.second
@@ -295,7 +297,8 @@ def _backward(ask: Ask, phi: Tensor | None, state: Tensor, w: Tensor) -> Tensor:
     def make(launch: Recorder) -> None:
         sizes = _Sizes.of(given, what)
         n, K = sizes.n, sizes.K
-        partial = launch.empty(R, 2 * n, dtype=torch.float32) if phi is None else _singles(grad, launch)
+        partial = _singles(grad, launch)
+        room = partial if sizes.pull else launch.empty(R, max(n, K), dtype=torch.float32)
         numbers = state.shape[1], *sizes.strides, _row_stride(w), w.stride(1)
         if on_grid:
             by_grid.backward(launch, _given_to_grid(given, eps, eps_rows, what, state), w, grad)
@@ -306,16 +309,18 @@ def _backward(ask: Ask, phi: Tensor | None, state: Tensor, w: Tensor) -> Tensor:
                     **sizes.constants, **sizes.tiles,
                 )  # fmt: skip
             else:
-                at = launch.empty(R, 3 * n + K, dtype=torch.float32)
                 at_once, warps = sizes.first
+                high = launch.empty(R, n, dtype=torch.float16)
+                if sizes.pull:
+                    room = launch.empty(R, K, dtype=torch.float32)
                 launch(
-                    triton_short.backward, R, *given, w, eps_rows, at, state, partial, grad, eps,
+                    triton_short.backward, R, *given, w, eps_rows, high, room, state, partial, grad, eps,
                     n, K, *numbers, **sizes.constants, PUSH=read == _PUSH,
                     BLOCK_N=_power(n), BN=at_once, BK=_power(K), num_warps=warps,
                 )  # fmt: skip
         at_once, warps = sizes.second
         launch(
-            triton_whole.backward, R, *given, w, eps_rows, state, partial, grad, eps,
+            triton_whole.backward, R, *given, w, eps_rows, state, partial, room, grad, eps,
             n, K, sizes.targets, *numbers, **sizes.constants, READ=read,
             GRID=sizes.rule, WIDE=sizes.wide, TA=0 if sizes.wide else 1,
             BLOCK_N=_power(n), BN=at_once, BK=_power(sizes.targets), num_warps=warps,

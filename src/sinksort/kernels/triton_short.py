@@ -24,6 +24,7 @@ from .triton_parts import (
     apart_from_mean,
     exact_boundaries,
     halves,
+    load_places,
     load_targets,
     load_values,
     load_weights,
@@ -34,6 +35,7 @@ from .triton_parts import (
     rough_boundaries,
     shares,
     slope_of_pairs,
+    standardized,
     start_of,
     through_moments,
 )
@@ -77,12 +79,11 @@ def through_state(state_ptr: tl.tensor, U: tl.tensor, s: tl.tensor, K: tl.tensor
 
 @triton.jit
 def plan_of(
-    at_ptr: tl.tensor, a_ptr: tl.tensor, i: tl.tensor, N: tl.tensor, a_col: tl.tensor,
+    high_ptr: tl.tensor, low_ptr: tl.tensor, a_ptr: tl.tensor, i: tl.tensor, N: tl.tensor, a_col: tl.tensor,
     y: tl.tensor, yh: tl.tensor, yl: tl.tensor, Uh: tl.tensor, Ul: tl.tensor, s: tl.tensor, WEIGHTED: tl.constexpr
 ) -> tl.tensor:  # fmt: skip
     """Weights and shares of values i, p (targets, values)."""
-    xh = tl.load(at_ptr + i, mask=i < N, other=0.0)
-    xl = tl.load(at_ptr + N + i, mask=i < N, other=0.0)
+    xh, xl = load_places(high_ptr, low_ptr, i, N)
     return load_weights(a_ptr, i, N, a_col, WEIGHTED), shares(xh, xl, y, yh, yl, Uh, Ul, s, 0, False)
 
 
@@ -95,20 +96,25 @@ def off_diagonal_sums(W: tl.tensor, BK: tl.constexpr) -> tl.tensor:
 @triton.jit(do_not_specialize=NUMBERS, do_not_specialize_on_alignment=GIVEN)
 def forward(
     x_ptr: tl.tensor, a_ptr: tl.tensor, y_ptr: tl.tensor, b_ptr: tl.tensor, phi_ptr: tl.tensor, last_ptr: tl.tensor,
-    eps_ptr: tl.tensor, at_ptr: tl.tensor, out_ptr: tl.tensor, state_ptr: tl.tensor, error_ptr: tl.tensor,
+    eps_ptr: tl.tensor, high_ptr: tl.tensor, low_ptr: tl.tensor, out_ptr: tl.tensor, state_ptr: tl.tensor,
+    error_ptr: tl.tensor,
     eps: tl.tensor, N: tl.tensor, K: tl.tensor, S: tl.tensor,
     x_row: tl.tensor, x_col: tl.tensor, a_row: tl.tensor, a_col: tl.tensor, y_row: tl.tensor, b_row: tl.tensor,
     phi_row: tl.tensor, last_row: tl.tensor,
     SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr, PUSH: tl.constexpr, RULE: tl.constexpr,
     MENDED: tl.constexpr, EXACT: tl.constexpr, BLOCK_N: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
 ) -> None:  # fmt: skip
-    """MENDED: whether plans that are nearly hard are answered again in double precision."""
+    """high_ptr and low_ptr: N numbers a row each; the latter may be where the answer of ``pull`` goes.
+
+    MENDED: whether plans that are nearly hard are answered again in double precision.
+    """
     row = tl.program_id(0).to(tl.int64)
     x_ptr += row * x_row
     a_ptr += row * a_row
     y_ptr += row * y_row
     b_ptr += row * b_row
-    at_ptr += row * (N * 3 + K)
+    high_ptr += row * N
+    low_ptr += row * N
     state_ptr += row * S
     if EPS_ROWS:
         eps = tl.load(eps_ptr + row)
@@ -120,14 +126,14 @@ def forward(
     s = slope_of_pairs(unit, y_scale, eps, SQUASH)
     s_2 = (s * LOG2_E).to(tl.float32)
     inverse_s = 1.0 / s
-    place_row(x_ptr, at_ptr, N, x_col, origin, unit, SQUASH, PUSH, BLOCK_N)
+    place_row(x_ptr, high_ptr, low_ptr, N, x_col, origin, unit, SQUASH, BLOCK_N)
     levels = tl.cumsum(b, axis=0)
     if EXACT:
         boundaries = exact_boundaries(
             x_ptr, a_ptr, N, x_col, a_col, origin, unit, levels, SQUASH, WEIGHTED, BLOCK_N, 32, BK
         )
     else:
-        boundaries = rough_boundaries(at_ptr, a_ptr, N, a_col, levels, WEIGHTED, _CELLS, 32)
+        boundaries = rough_boundaries(high_ptr, low_ptr, a_ptr, N, a_col, levels, WEIGHTED, _CELLS, 32)
 
     yh, yl = halves(y_wide)
     y = y_wide.to(tl.float32)
@@ -145,7 +151,8 @@ def forward(
         P_sum = tl.zeros([BK, BN], tl.float32)
         W = tl.zeros([BK, BK], tl.float32)
         for start in range(0, N, BN):
-            a, p = plan_of(at_ptr, a_ptr, start + tl.arange(0, BN), N, a_col, y, yh, yl, Uh, Ul, s_2, WEIGHTED)
+            i = start + tl.arange(0, BN)
+            a, p = plan_of(high_ptr, low_ptr, a_ptr, i, N, a_col, y, yh, yl, Uh, Ul, s_2, WEIGHTED)
             P_sum += p * a[None, :]
             weighed = p * tl.sqrt(a)[None, :]
             W = tl.dot(weighed, tl.trans(weighed), W, input_precision="tf32")
@@ -190,13 +197,14 @@ def forward(
         last = tl.load(at_last, mask=(k_last < 6)[:, None] & (j < K)[None, :], other=0.0).to(tl.float32)
     for start in range(0, N, BN):
         i = start + tl.arange(0, BN)
-        a, p = plan_of(at_ptr, a_ptr, i, N, a_col, y, yh, yl, Uh, Ul, s_2, WEIGHTED)
+        a, p = plan_of(high_ptr, low_ptr, a_ptr, i, N, a_col, y, yh, yl, Uh, Ul, s_2, WEIGHTED)
         P_sum += p * a[None, :]
         if PUSH:
-            z = tl.load(at_ptr + 2 * N + i, mask=i < N, other=0.0)
+            z = standardized(x_ptr, i, N, x_col, origin, unit, SQUASH)
             sums += p * (a * z)[None, :]
         else:
             mean = tl.sum(p * phi[:, None], axis=0)
+            tl.debug_barrier()  # all have read where these values stand
             tl.store(out_ptr + row * N + i, tl.where(bad > 0, float("nan"), mean), mask=i < N)
         if RULE:
             coefficients = tl.dot(last, p, input_precision="tf32")
@@ -237,14 +245,19 @@ def store_averages(
 @triton.jit(do_not_specialize=NUMBERS, do_not_specialize_on_alignment=GIVEN)
 def backward(
     x_ptr: tl.tensor, a_ptr: tl.tensor, y_ptr: tl.tensor, b_ptr: tl.tensor, phi_ptr: tl.tensor, w_ptr: tl.tensor,
-    eps_ptr: tl.tensor, at_ptr: tl.tensor, state_ptr: tl.tensor, partial_ptr: tl.tensor, grad_ptr: tl.tensor,
+    eps_ptr: tl.tensor, high_ptr: tl.tensor, room_ptr: tl.tensor, state_ptr: tl.tensor, partial_ptr: tl.tensor,
+    grad_ptr: tl.tensor,
     eps: tl.tensor, N: tl.tensor, K: tl.tensor, S: tl.tensor,
     x_row: tl.tensor, x_col: tl.tensor, a_row: tl.tensor, a_col: tl.tensor, y_row: tl.tensor, b_row: tl.tensor,
     phi_row: tl.tensor, w_row: tl.tensor, w_col: tl.tensor,
     SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr, PUSH: tl.constexpr,
     BLOCK_N: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
 ) -> None:  # fmt: skip
-    """The cotangent of x, see ``asks``. For push w is the cotangent of the answer and phi is not read."""
+    """The cotangent of x, see ``asks``. For push w is the cotangent of the answer and phi is not read.
+
+    high_ptr and partial_ptr: N numbers a row each; the latter may be where the answer goes. Second halves of places
+    stand there first. room_ptr: K numbers a row, and for push as many as N if that is more.
+    """
     row = tl.program_id(0).to(tl.int64)
     state_ptr += row * S
     if is_late(state_ptr):
@@ -253,9 +266,11 @@ def backward(
     a_ptr += row * a_row
     y_ptr += row * y_row
     b_ptr += row * b_row
-    at_ptr += row * (N * 3 + K)
+    high_ptr += row * N
+    room_ptr += row * (tl.maximum(N, K) if PUSH else K)
     w_ptr += row * w_row
-    partial_ptr += row * N * (2 if PUSH else 1)
+    partial_ptr += row * N
+    low_ptr = partial_ptr
     if EPS_ROWS:
         eps = tl.load(eps_ptr + row)
     j = tl.arange(0, BK)
@@ -263,7 +278,7 @@ def backward(
     origin, unit = tl.load(state_ptr), tl.load(state_ptr + 1)
     s = slope_of_pairs(unit, y_scale, eps, SQUASH)
     s_2 = (s * LOG2_E).to(tl.float32)
-    place_row(x_ptr, at_ptr, N, x_col, origin, unit, SQUASH, PUSH, BLOCK_N)
+    place_row(x_ptr, high_ptr, low_ptr, N, x_col, origin, unit, SQUASH, BLOCK_N)
     yh, yl = halves(y_wide)
     y = y_wide.to(tl.float32)
     U = load_potential(state_ptr, s, j, K, j < K)
@@ -277,8 +292,8 @@ def backward(
     W = tl.zeros([BK, BK], tl.float32)
     for start in range(0, N, BN):
         i = start + tl.arange(0, BN)
-        a, p = plan_of(at_ptr, a_ptr, i, N, a_col, y, yh, yl, Uh, Ul, s_2, WEIGHTED)
-        w = pulls_of(w_ptr, at_ptr, a, i, N, w_col, PUSH)
+        a, p = plan_of(high_ptr, low_ptr, a_ptr, i, N, a_col, y, yh, yl, Uh, Ul, s_2, WEIGHTED)
+        w = pulls_of(w_ptr, x_ptr, a, i, N, w_col, x_col, origin, unit, SQUASH, PUSH)
         sums += w[None, :] * p * apart_from_mean(p, phi, 0)
         weighed = p * tl.sqrt(a)[None, :]
         W = tl.dot(weighed, tl.trans(weighed), W, input_precision="tf32")
@@ -291,42 +306,45 @@ def backward(
     largest = tl.where(soft & (largest > 0), largest, 1.0)
     t = tl.where(soft, t / largest, 0.0)
     potential = laplacian_solve(W, t, inverse_D, resistance, b, 1e-4, 30)
-    potential = through_memory(at_ptr + 3 * N, potential, K, BK)
+    potential = through_memory(room_ptr, potential, K, BK)
 
     yh, yl, y, has = load_targets_again(y_ptr, b_ptr, K, BK)
     Uh, Ul = potential_halves(U, has)
     sums = tl.zeros([BK, BN], tl.float32)
     for start in range(0, N, BN):
         i = start + tl.arange(0, BN)
-        a, p = plan_of(at_ptr, a_ptr, i, N, a_col, y, yh, yl, Uh, Ul, s_2, WEIGHTED)
+        a, p = plan_of(high_ptr, low_ptr, a_ptr, i, N, a_col, y, yh, yl, Uh, Ul, s_2, WEIGHTED)
         sums += a[None, :] * p * apart_from_mean(p, potential, 0)
     left = t - tl.sum(sums, axis=1)
     more = laplacian_solve(W, left, inverse_D, resistance, b, 1e-2, 10)
-    potential = (potential + through_memory(at_ptr + 3 * N, more, K, BK)) * largest
+    potential = (potential + through_memory(room_ptr, more, K, BK)) * largest
 
     for start in range(0, N, BN):
         i = start + tl.arange(0, BN)
-        a, p = plan_of(at_ptr, a_ptr, i, N, a_col, y, yh, yl, Uh, Ul, s_2, WEIGHTED)
-        w = pulls_of(w_ptr, at_ptr, a, i, N, w_col, PUSH)
+        a, p = plan_of(high_ptr, low_ptr, a_ptr, i, N, a_col, y, yh, yl, Uh, Ul, s_2, WEIGHTED)
+        w = pulls_of(w_ptr, x_ptr, a, i, N, w_col, x_col, origin, unit, SQUASH, PUSH)
         pull = w[None, :] * phi[:, None] - a[None, :] * potential[:, None]
         pull = pull - tl.sum(p * pull, axis=0)[None, :]
         g = tl.sum(p * pull * apart_from_mean(p, y, 0), axis=0) * s.to(tl.float32)
+        tl.debug_barrier()  # all have read where these values stand
         tl.store(partial_ptr + i, g, mask=i < N)
         if PUSH:  # x itself is what is averaged
-            tl.store(partial_ptr + N + i, a * tl.sum(p * phi[:, None], axis=0), mask=i < N)
+            tl.store(room_ptr + i, a * tl.sum(p * phi[:, None], axis=0), mask=i < N)
     tl.debug_barrier()
     through_moments(
-        x_ptr, a_ptr, state_ptr, partial_ptr, grad_ptr + row * N, N, x_col, a_col, SQUASH, WEIGHTED, PUSH, BLOCK_N
-    )
+        x_ptr, a_ptr, state_ptr, partial_ptr, room_ptr, grad_ptr + row * N, N, x_col, a_col,
+        SQUASH, WEIGHTED, PUSH, BLOCK_N
+    )  # fmt: skip
 
 
 @triton.jit
 def pulls_of(
-    w_ptr: tl.tensor, at_ptr: tl.tensor, a: tl.tensor, i: tl.tensor, N: tl.tensor, w_col: tl.tensor, PUSH: tl.constexpr
+    w_ptr: tl.tensor, x_ptr: tl.tensor, a: tl.tensor, i: tl.tensor, N: tl.tensor, w_col: tl.tensor, x_col: tl.tensor,
+    origin: tl.tensor, unit: tl.tensor, SQUASH: tl.constexpr, PUSH: tl.constexpr
 ) -> tl.tensor:  # fmt: skip
     """w of values i: given, or for push a z."""
     if PUSH:
-        w = a * tl.load(at_ptr + 2 * N + i, mask=i < N, other=0.0)
+        w = a * standardized(x_ptr, i, N, x_col, origin, unit, SQUASH)
     else:
         w = tl.load(w_ptr + i.to(tl.int64) * w_col, mask=i < N, other=0.0).to(tl.float32)
     return w

@@ -275,7 +275,7 @@ def forward(
 @triton.jit(do_not_specialize=NUMBERS, do_not_specialize_on_alignment=GIVEN)
 def backward(
     x_ptr: tl.tensor, a_ptr: tl.tensor, y_ptr: tl.tensor, b_ptr: tl.tensor, phi_ptr: tl.tensor, w_ptr: tl.tensor,
-    eps_ptr: tl.tensor, state_ptr: tl.tensor, partial_ptr: tl.tensor, grad_ptr: tl.tensor,
+    eps_ptr: tl.tensor, state_ptr: tl.tensor, partial_ptr: tl.tensor, direct_ptr: tl.tensor, grad_ptr: tl.tensor,
     eps: tl.tensor, N: tl.tensor, K: tl.tensor, m: tl.tensor, S: tl.tensor,
     x_row: tl.tensor, x_col: tl.tensor, a_row: tl.tensor, a_col: tl.tensor, y_row: tl.tensor, b_row: tl.tensor,
     phi_row: tl.tensor, w_row: tl.tensor, w_col: tl.tensor,
@@ -292,7 +292,8 @@ def backward(
     w_ptr += row * w_row
     y_ptr += row * y_row
     phi_ptr += row * phi_row
-    partial_ptr += row * N * (2 if READ == PUSH else 1)
+    partial_ptr += row * N
+    direct_ptr += row * N  # for push only
     if EPS_ROWS:
         eps = tl.load(eps_ptr + row)
     j = tl.arange(0, BK)
@@ -350,11 +351,11 @@ def backward(
         tl.store(partial_ptr + i, g.to(tl.float32), mask=i < N)
         if READ == PUSH:
             direct = a * tl.sum(p * on_targets(phi, TA), axis=TA)
-            tl.store(partial_ptr + N + i, direct.to(tl.float32), mask=i < N)
+            tl.store(direct_ptr + i, direct.to(tl.float32), mask=i < N)
     tl.debug_barrier()
     through_moments(
-        x_ptr, a_ptr, state_ptr, partial_ptr, grad_ptr + row * N, N, x_col, a_col, SQUASH, WEIGHTED, READ == PUSH,
-        BLOCK_N
+        x_ptr, a_ptr, state_ptr, partial_ptr, direct_ptr, grad_ptr + row * N, N, x_col, a_col,
+        SQUASH, WEIGHTED, READ == PUSH, BLOCK_N
     )  # fmt: skip
 
 
