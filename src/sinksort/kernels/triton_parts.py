@@ -19,7 +19,8 @@ from .triton_state import load_facts
 
 #: Arguments whose values make no kernel of their own: compiling takes seconds, and rows come in many lengths.
 NUMBERS = [
-    "N", "K", "m", "S", "x_row", "x_col", "a_row", "a_col", "y_row", "b_row", "phi_row", "last_row", "w_row", "w_col",
+    "N", "K", "m", "S", "U_at",
+    "x_row", "x_col", "a_row", "a_col", "y_row", "b_row", "phi_row", "last_row", "w_row", "w_col",
 ]  # fmt: skip
 GIVEN = ["x_ptr", "a_ptr", "y_ptr", "b_ptr", "phi_ptr", "last_ptr", "eps_ptr", "w_ptr"]
 

@@ -31,6 +31,7 @@ _VERY_FEW = 16  #: values of a plan that may hang on a few frail links
 _FEW_VALUES = 32  #: values and targets of a plan that may hang on frail links
 _WIDE = 256  #: targets up to which the last launch computes in double precision; a grid is for more
 _EXACT = 256  #: rows up to this length start from their exact staircase
+_BEFORE_GRID = 8  #: columns of the state before what the grid leaves
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -55,11 +56,21 @@ def final(_ask: Ask) -> bool:
 
 
 def state_layout(ask: Ask) -> tuple[int, torch.dtype]:
-    """What the grid leaves is behind the rest, and all parts and rows begin at multiples of 64 bytes then."""
+    """What the grid leaves is behind the facts of a row, and all parts and rows begin at multiples of 64 bytes then.
+
+    Of a row that is taken over, potentials stand where the grid's tables were; the gradient that a grid makes of such
+    tables is written over.
+    """
     columns = doubles_for(max(ask.y.shape[-1], ask.m or 0))
     if _on_grid(ask):
-        columns = -(-columns // 8) * 8 + by_grid.sizes_of(ask.y).state // 2
+        columns = max(_BEFORE_GRID + by_grid.sizes_of(ask.y).state // 2, _before_tables(ask.y) + columns)
+        columns = -(-columns // 8) * 8
     return columns, torch.float64
+
+
+def _before_tables(y: Tensor) -> int:
+    """Columns of a state before the tables of the grid."""
+    return _BEFORE_GRID + by_grid.sizes_of(y).before_tables // 2
 
 
 def _on_grid(ask: Ask) -> bool:
@@ -105,7 +116,7 @@ def logs(ask: Ask) -> Answer:
         at_once, warps = sizes.second
         launch(
             triton_whole.forward, R, *given, eps_rows, out, state, error, eps,
-            n, K, K, columns, *sizes.strides, **sizes.constants, READ=_LOGS,
+            n, K, K, columns, 0, *sizes.strides, **sizes.constants, READ=_LOGS,
             GRID=False, ALWAYS=True, WIDE=True, TA=0, BLOCK_N=_power(n), BN=at_once, BK=_power(K), num_warps=warps,
         )  # fmt: skip
 
@@ -129,7 +140,7 @@ def logs_backward(ask: Ask, state: Tensor, C: Tensor) -> Tensor:
         partial = _singles(grad, launch)
         launch(
             triton_whole.backward, R, *given, C, eps_rows, state, partial, partial, grad, eps,
-            n, K, K, state.shape[1], *sizes.strides, _row_stride(C), 1, **sizes.constants, READ=_LOGS,
+            n, K, K, state.shape[1], 0, *sizes.strides, _row_stride(C), 1, **sizes.constants, READ=_LOGS,
             GRID=False, WIDE=True, TA=0, BLOCK_N=_power(n), BN=at_once, BK=_power(K), num_warps=warps,
         )  # fmt: skip
 
@@ -218,8 +229,7 @@ def _given_to_grid(
     x, a, y, b, phi = given
     code, weighted, by_row = what[:3]
     size = 2 * state.shape[1]
-    before = size - by_grid.sizes_of(y).state
-    return by_grid.Given(x, a, y, b, phi, eps, eps_rows, code, weighted, by_row, state, size, before)
+    return by_grid.Given(x, a, y, b, phi, eps, eps_rows, code, weighted, by_row, state, size, 2 * _BEFORE_GRID)
 
 
 def _row_stride(t: Tensor) -> int:
@@ -273,8 +283,8 @@ def _forward(ask: Ask, phi: Tensor | None) -> Answer:
         at_once, warps = sizes.second
         launch(
             triton_whole.forward, R, *given, eps_rows, out, state, error, eps,
-            n, K, sizes.targets, columns, *sizes.strides, **sizes.constants, READ=read,
-            GRID=sizes.rule, ALWAYS=K > _FEW, WIDE=sizes.wide, TA=0 if sizes.wide else 1,
+            n, K, sizes.targets, columns, _before_tables(given[2]) if on_grid else 0, *sizes.strides,
+            **sizes.constants, READ=read, GRID=sizes.rule, ALWAYS=K > _FEW, WIDE=sizes.wide, TA=0 if sizes.wide else 1,
             BLOCK_N=_power(n), BN=at_once, BK=_power(sizes.targets), num_warps=warps,
         )  # fmt: skip
 
@@ -299,14 +309,14 @@ def _backward(ask: Ask, phi: Tensor | None, state: Tensor, w: Tensor) -> Tensor:
         n, K = sizes.n, sizes.K
         partial = _singles(grad, launch)
         room = partial if sizes.pull else launch.empty(R, max(n, K), dtype=torch.float32)
-        numbers = state.shape[1], *sizes.strides, _row_stride(w), w.stride(1)
+        strides = *sizes.strides, _row_stride(w), w.stride(1)
         if on_grid:
             by_grid.backward(launch, _given_to_grid(given, eps, eps_rows, what, state), w, grad)
         elif K <= _FEW:
             if sizes.held:
                 launch(
-                    triton_held.backward, R, *given, w, eps_rows, partial, state, grad, eps, n, K, *numbers,
-                    **sizes.constants, **sizes.tiles,
+                    triton_held.backward, R, *given, w, eps_rows, partial, state, grad, eps,
+                    n, K, state.shape[1], *strides, **sizes.constants, **sizes.tiles,
                 )  # fmt: skip
             else:
                 at_once, warps = sizes.first
@@ -315,13 +325,14 @@ def _backward(ask: Ask, phi: Tensor | None, state: Tensor, w: Tensor) -> Tensor:
                     room = launch.empty(R, K, dtype=torch.float32)
                 launch(
                     triton_short.backward, R, *given, w, eps_rows, high, room, state, partial, grad, eps,
-                    n, K, *numbers, **sizes.constants, PUSH=read == _PUSH,
+                    n, K, state.shape[1], *strides, **sizes.constants, PUSH=read == _PUSH,
                     BLOCK_N=_power(n), BN=at_once, BK=_power(K), num_warps=warps,
                 )  # fmt: skip
         at_once, warps = sizes.second
         launch(
             triton_whole.backward, R, *given, w, eps_rows, state, partial, room, grad, eps,
-            n, K, sizes.targets, *numbers, **sizes.constants, READ=read,
+            n, K, sizes.targets, state.shape[1], _before_tables(given[2]) if on_grid else 0, *strides,
+            **sizes.constants, READ=read,
             GRID=sizes.rule, WIDE=sizes.wide, TA=0 if sizes.wide else 1,
             BLOCK_N=_power(n), BN=at_once, BK=_power(sizes.targets), num_warps=warps,
         )  # fmt: skip

@@ -152,13 +152,14 @@ def solve_by_passes(
 def forward(
     x_ptr: tl.tensor, a_ptr: tl.tensor, y_ptr: tl.tensor, b_ptr: tl.tensor, phi_ptr: tl.tensor, eps_ptr: tl.tensor,
     out_ptr: tl.tensor, state_ptr: tl.tensor, error_ptr: tl.tensor,
-    eps: tl.tensor, N: tl.tensor, K: tl.tensor, m: tl.tensor, S: tl.tensor,
+    eps: tl.tensor, N: tl.tensor, K: tl.tensor, m: tl.tensor, S: tl.tensor, U_at: tl.tensor,
     x_row: tl.tensor, x_col: tl.tensor, a_row: tl.tensor, a_col: tl.tensor, y_row: tl.tensor, b_row: tl.tensor,
     phi_row: tl.tensor,
     SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr, READ: tl.constexpr, GRID: tl.constexpr,
     ALWAYS: tl.constexpr, WIDE: tl.constexpr, TA: tl.constexpr,
     BLOCK_N: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
 ) -> None:  # fmt: skip
+    """U_at: how far behind the facts of a row its potentials begin, see ``triton_rows.state_layout``."""
     row = tl.program_id(0).to(tl.int64)
     if not ALWAYS:
         if not (tl.load(error_ptr + row) > ACCEPTED):  # NaN is not late
@@ -269,14 +270,14 @@ def forward(
     tl.store(error_ptr + row, error.to(tl.float32))
     store_facts(state_ptr, origin, unit, spread, bad)
     store_late(state_ptr, 1)
-    store_potential(state_ptr, U, s, j, m, has)
+    store_potential(state_ptr + U_at, U, s, j, m, has)
 
 
 @triton.jit(do_not_specialize=NUMBERS, do_not_specialize_on_alignment=GIVEN)
 def backward(
     x_ptr: tl.tensor, a_ptr: tl.tensor, y_ptr: tl.tensor, b_ptr: tl.tensor, phi_ptr: tl.tensor, w_ptr: tl.tensor,
     eps_ptr: tl.tensor, state_ptr: tl.tensor, partial_ptr: tl.tensor, direct_ptr: tl.tensor, grad_ptr: tl.tensor,
-    eps: tl.tensor, N: tl.tensor, K: tl.tensor, m: tl.tensor, S: tl.tensor,
+    eps: tl.tensor, N: tl.tensor, K: tl.tensor, m: tl.tensor, S: tl.tensor, U_at: tl.tensor,
     x_row: tl.tensor, x_col: tl.tensor, a_row: tl.tensor, a_col: tl.tensor, y_row: tl.tensor, b_row: tl.tensor,
     phi_row: tl.tensor, w_row: tl.tensor, w_col: tl.tensor,
     SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr, READ: tl.constexpr, GRID: tl.constexpr,
@@ -303,7 +304,7 @@ def backward(
     origin, unit = tl.load(state_ptr), tl.load(state_ptr + 1)
     s = slope_of_pairs(unit, y_scale, eps, SQUASH)
     s_2 = (s * LOG2_E).to(DT)
-    yh, yl, Uh, Ul = split(load_potential(state_ptr, s, j, m, has), y_wide, has, WIDE)
+    yh, yl, Uh, Ul = split(load_potential(state_ptr + U_at, s, j, m, has), y_wide, has, WIDE)
     if READ == PUSH:
         phi = tl.load(w_ptr + j * w_col, mask=has, other=0.0).to(DT) / tl.where(has, b, 1.0)
     else:
