@@ -54,11 +54,10 @@ from .triton_parts import (
     moments,
     nearly_hard,
     places_of_values,
-    potential_halves,
     slope_of_pairs,
     through_moments,
 )
-from .triton_state import high_words, is_late, load_potential, store_facts, store_potential
+from .triton_state import exponent_of, high_words, is_late, load_potential_halves, store_facts, store_potential
 
 SMALL = tl.constexpr(1e-6)  #: L1 error of the column sums at which a row is done
 NEAR = tl.constexpr(5e-4)  #: a step from here that leaves little ends below ACCEPTED
@@ -123,6 +122,7 @@ def forward(
         bridge = BRIDGE * b
     if MENDED:  # whether the plan may be nearly hard: that of the start is not far from it
         firm = scalar(most_over_targets(tl.where(b > 0, D - 50.0 * WEAK * b, -1.0), 1, X, KB)) < 0
+    E = exponent_of(s)
     store_facts(state_ptr, origin, unit, spread, bad)  # not to be kept in registers meanwhile
     start_ptr = high_words(state_ptr, tl.float32) + j
     tl.store(start_ptr, U, mask=j < K)
@@ -211,7 +211,7 @@ def forward(
     tl.store(error_ptr + row, tl.where(bad > 0, 0.0, error))
     U = tl.load(start_ptr, mask=j < K, other=0.0).to(tl.float64) - (grown * inverse_s).to(tl.float64)
     tl.debug_barrier()  # threads that repeat each other have all read it
-    store_potential(state_ptr, U, s, j, K, j < K)
+    store_potential(state_ptr, state_ptr, U, E, j, K, j < K)
 
 
 @triton.jit(do_not_specialize=NUMBERS, do_not_specialize_on_alignment=GIVEN)
@@ -249,7 +249,7 @@ def backward(
     xh, xl = tile_of_values(high, V, X, KB), tile_of_values(low, V, X, KB)
     a = load_weights(a_ptr, i, N, a_col, WEIGHTED)
     w = tl.load(w_ptr + row * w_row + i.to(tl.int64) * w_col, mask=i < N, other=0.0).to(tl.float32)
-    Uh, Ul = potential_halves(load_potential(state_ptr, s, j, K, j < K), b > 0)
+    Uh, Ul = load_potential_halves(state_ptr, j, K, j < K)
     yh, yl = halves(y)
     phi = tl.load(phi_ptr + j, mask=j < K, other=0.0).to(tl.float32)
     p = exponentials(xh, xl, y, yh, yl, out_of_reach(Uh, b), Ul, (s * LOG2_E).to(tl.float32), V, X, KB)

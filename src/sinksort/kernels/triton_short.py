@@ -20,6 +20,7 @@ from .triton_laplacian import bridged, laplacian_solve, path_of, times_laplacian
 from .triton_parts import (
     GIVEN,
     LOG2_E,
+    NOWHERE,
     NUMBERS,
     apart_from_mean,
     exact_boundaries,
@@ -31,7 +32,6 @@ from .triton_parts import (
     moments,
     nearly_hard,
     place_row,
-    potential_halves,
     rough_boundaries,
     shares,
     slope_of_pairs,
@@ -39,7 +39,7 @@ from .triton_parts import (
     start_of,
     through_moments,
 )
-from .triton_state import is_late, load_potential, store_facts, store_potential
+from .triton_state import exponent_of, is_late, load_potential_halves, store_facts, store_potential
 
 ACCEPTED = tl.constexpr(5e-6)  #: as ``refine.accepted_error``
 _SMALL = tl.constexpr(1e-6)  #: L1 error of the column sums at which a row is done
@@ -68,13 +68,13 @@ def through_memory(ptr: tl.tensor, v: tl.tensor, K: tl.tensor, BK: tl.constexpr)
 
 
 @triton.jit
-def through_state(state_ptr: tl.tensor, U: tl.tensor, s: tl.tensor, K: tl.tensor, BK: tl.constexpr) -> tl.tensor:
-    """The same for U, which will be the state's in the end."""
+def through_state(state_ptr: tl.tensor, U: tl.tensor, E: tl.tensor, K: tl.tensor, BK: tl.constexpr) -> tl.tensor:
+    """The same for U, which will be the state's in the end: its halves."""
     j = tl.arange(0, BK)
     tl.debug_barrier()
-    store_potential(state_ptr, U, s, j, K, j < K)
+    store_potential(state_ptr, state_ptr, U, E, j, K, j < K)
     tl.debug_barrier()
-    return load_potential(state_ptr, s, j, K, j < K)
+    return load_potential_halves(state_ptr, j, K, j < K)
 
 
 @triton.jit
@@ -126,6 +126,7 @@ def forward(
     s = slope_of_pairs(unit, y_scale, eps, SQUASH)
     s_2 = (s * LOG2_E).to(tl.float32)
     inverse_s = 1.0 / s
+    E = exponent_of(s)
     place_row(x_ptr, high_ptr, low_ptr, N, x_col, origin, unit, SQUASH, BLOCK_N)
     levels = tl.cumsum(b, axis=0)
     if EXACT:
@@ -146,8 +147,8 @@ def forward(
     k = 0
     going = True
     while going & (k < _STEPS):
-        U = through_state(state_ptr, base - (length * way).to(tl.float64) * inverse_s, s, K, BK)
-        Uh, Ul = potential_halves(U, has)
+        Uh, Ul = through_state(state_ptr, base - (length * way).to(tl.float64) * inverse_s, E, K, BK)
+        Ul = tl.where(has, Ul, NOWHERE)
         P_sum = tl.zeros([BK, BN], tl.float32)
         W = tl.zeros([BK, BK], tl.float32)
         for start in range(0, N, BN):
@@ -184,9 +185,9 @@ def forward(
                 going = size > _NEAR
         k += 1
 
-    U = through_state(state_ptr, base - (length * way).to(tl.float64) * inverse_s, s, K, BK)
+    Uh, Ul = through_state(state_ptr, base - (length * way).to(tl.float64) * inverse_s, E, K, BK)
     yh, yl, y, has = load_targets_again(y_ptr, b_ptr, K, BK)
-    Uh, Ul = potential_halves(U, has)
+    Ul = tl.where(has, Ul, NOWHERE)
     P_sum = tl.zeros([BK, BN], tl.float32)
     sums = tl.zeros([BK, BN], tl.float32)
     worst = tl.zeros([BN], tl.float32)
@@ -281,8 +282,8 @@ def backward(
     place_row(x_ptr, high_ptr, low_ptr, N, x_col, origin, unit, SQUASH, BLOCK_N)
     yh, yl = halves(y_wide)
     y = y_wide.to(tl.float32)
-    U = load_potential(state_ptr, s, j, K, j < K)
-    Uh, Ul = potential_halves(U, has)
+    Uh, Ul = load_potential_halves(state_ptr, j, K, j < K)
+    Ul = tl.where(has, Ul, NOWHERE)
     if PUSH:
         phi = tl.load(w_ptr + j * w_col, mask=has, other=0.0).to(tl.float32) / tl.where(has, b, 1.0)
     else:
@@ -309,7 +310,7 @@ def backward(
     potential = through_memory(room_ptr, potential, K, BK)
 
     yh, yl, y, has = load_targets_again(y_ptr, b_ptr, K, BK)
-    Uh, Ul = potential_halves(U, has)
+    Ul = tl.where(has, Ul, NOWHERE)
     sums = tl.zeros([BK, BN], tl.float32)
     for start in range(0, N, BN):
         i = start + tl.arange(0, BN)

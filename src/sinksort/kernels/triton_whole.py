@@ -40,7 +40,7 @@ from .triton_parts import (
     through_moments,
 )
 from .triton_short import ACCEPTED, store_averages
-from .triton_state import is_late, load_potential, store_facts, store_late, store_potential
+from .triton_state import exponent_of, is_late, load_potential, store_facts, store_late, store_potential
 
 PULL, PUSH, LOGS = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)  #: ways to read a plan
 _STEPS = tl.constexpr(60)
@@ -270,7 +270,7 @@ def forward(
     tl.store(error_ptr + row, error.to(tl.float32))
     store_facts(state_ptr, origin, unit, spread, bad)
     store_late(state_ptr, 1)
-    store_potential(state_ptr + U_at, U, s, j, m, has)
+    store_potential(state_ptr, state_ptr + U_at, U, exponent_of(s), j, m, has)
 
 
 @triton.jit(do_not_specialize=NUMBERS, do_not_specialize_on_alignment=GIVEN)
@@ -304,7 +304,7 @@ def backward(
     origin, unit = tl.load(state_ptr), tl.load(state_ptr + 1)
     s = slope_of_pairs(unit, y_scale, eps, SQUASH)
     s_2 = (s * LOG2_E).to(DT)
-    yh, yl, Uh, Ul = split(load_potential(state_ptr + U_at, s, j, m, has), y_wide, has, WIDE)
+    yh, yl, Uh, Ul = split(load_potential(state_ptr, state_ptr + U_at, j, m, has), y_wide, has, WIDE)
     if READ == PUSH:
         phi = tl.load(w_ptr + j * w_col, mask=has, other=0.0).to(DT) / tl.where(has, b, 1.0)
     else:
