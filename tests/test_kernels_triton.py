@@ -12,7 +12,7 @@ from tests.masks import true_mask
 
 pytest.importorskip("triton", reason="Triton is made for Linux only")
 
-from sinksort.kernels import triton_rows, triton_whole  # after the check that Triton is there
+from sinksort.kernels import triton_rows, triton_state, triton_whole  # after the check that Triton is there
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 WHOLE = sinksort.Newton(compress=False)
@@ -66,6 +66,11 @@ def pulled(ask, phi):
     answer = triton_rows.pull(ask, phi)
     w = random(*answer.out.shape, seed=20).to(ask.x)
     return answer, w, triton_rows.pull_backward(ask, phi, answer.state, w)
+
+
+def taken_over(answer):
+    """Which rows the last launch has answered."""
+    return (answer.state.view(torch.int8)[:, triton_state.LATE.value] != 0).tolist()
 
 
 def pushed(ask):

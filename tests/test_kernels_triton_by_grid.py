@@ -11,12 +11,7 @@ pytest.importorskip("triton", reason="Triton is made for Linux only")
 
 from sinksort.kernels import triton_launch, triton_long, triton_rows  # after the check that Triton is there
 from sinksort.kernels import triton_long_by_grid as by_grid
-from tests.test_kernels_triton import DEVICE, pulled, random, rank_ask, same, true_ranks
-
-
-def taken_over(answer):
-    """Which rows the last launch has answered."""
-    return (answer.state[:, 4] > 0).tolist()
+from tests.test_kernels_triton import DEVICE, pulled, random, rank_ask, same, taken_over, true_ranks
 
 
 def right(ask, phi):

@@ -13,7 +13,17 @@ from sinksort.kernels.tables import membership_targets, nodes_in_place_of
 pytest.importorskip("triton", reason="Triton is made for Linux only")
 
 from sinksort.kernels import triton_held, triton_rows  # after the check that Triton is there
-from tests.test_kernels_triton import DEVICE, pulled, random, rank_ask, ranked_to_its_resolution, rows, same, true_ranks
+from tests.test_kernels_triton import (
+    DEVICE,
+    pulled,
+    random,
+    rank_ask,
+    ranked_to_its_resolution,
+    rows,
+    same,
+    taken_over,
+    true_ranks,
+)
 
 IN_DOUBT = 5e-6  #: estimated errors above this send a row to the second launch
 
@@ -22,10 +32,6 @@ IN_DOUBT = 5e-6  #: estimated errors above this send a row to the second launch
 def nobody_else(monkeypatch):
     """Rows are held, or taken over by the second launch; the kernels with a matrix are not there."""
     monkeypatch.setattr(triton_rows, "triton_short", None)
-
-
-def taken_over(answer):
-    return (answer.state[:, 4] > 0).tolist()
 
 
 def true_pulls(ask, phi):

@@ -10,8 +10,7 @@ slopes, as in ``solvers.newton``, takes its steps by conjugate gradients on such
 ``triton_laplacian`` by the plan it starts from. Two or three of them are enough for a step. When a step starts from a
 small error and leaves little of it, nobody looks at where it ends before the answer is read, which says how good it is.
 
-Where numbers are is told in ``triton_held_tiles``. The state of a row: origin, unit, spread, NaN or not, whether it was
-answered by ``triton_whole``; from column 8, U in pairs of single precision.
+Where numbers are is told in ``triton_held_tiles``, and in ``triton_state`` what is kept of a row.
 """
 
 from __future__ import annotations
@@ -42,6 +41,7 @@ from .triton_held_tiles import (
     scalar,
     split_potential,
     start_of_tile,
+    tile_of_values,
 )
 from .triton_parts import (
     GIVEN,
@@ -53,10 +53,11 @@ from .triton_parts import (
     load_weights,
     moments,
     nearly_hard,
-    place_row,
+    places_of_values,
     slope_of_pairs,
     through_moments,
 )
+from .triton_state import exponent_of, high_words, is_late, load_potential_halves, store_facts, store_potential
 
 SMALL = tl.constexpr(1e-6)  #: L1 error of the column sums at which a row is done
 NEAR = tl.constexpr(5e-4)  #: a step from here that leaves little ends below ACCEPTED
@@ -70,14 +71,14 @@ LAST = tl.constexpr(6)  #: rows of ``Ask.last``
 @triton.jit(do_not_specialize=NUMBERS, do_not_specialize_on_alignment=GIVEN)
 def forward(
     x_ptr: tl.tensor, a_ptr: tl.tensor, y_ptr: tl.tensor, b_ptr: tl.tensor, phi_ptr: tl.tensor, last_ptr: tl.tensor,
-    eps_ptr: tl.tensor, at_ptr: tl.tensor, out_ptr: tl.tensor, state_ptr: tl.tensor, error_ptr: tl.tensor,
+    eps_ptr: tl.tensor, order_ptr: tl.tensor, out_ptr: tl.tensor, state_ptr: tl.tensor, error_ptr: tl.tensor,
     eps: tl.tensor, N: tl.tensor, K: tl.tensor, S: tl.tensor,
     x_row: tl.tensor, x_col: tl.tensor, a_row: tl.tensor, a_col: tl.tensor, y_row: tl.tensor, b_row: tl.tensor,
     phi_row: tl.tensor, last_row: tl.tensor,
     SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr, RULE: tl.constexpr, MENDED: tl.constexpr,
     FEW: tl.constexpr, KA: tl.constexpr, V: tl.constexpr, X: tl.constexpr, KB: tl.constexpr
 ) -> None:  # fmt: skip
-    """``pull``; at_ptr: 3 N numbers a row.
+    """``pull``; order_ptr: N numbers a row, which may be where the answer goes.
 
     FEW: whether values are so few that a plan may hang on frail links, see ``triton_held_frail``. MENDED: whether
     nearly hard plans that are not done with that are answered in double precision.
@@ -85,7 +86,6 @@ def forward(
     row = tl.program_id(0).to(tl.int64)
     x_ptr += row * x_row
     a_ptr += row * a_row
-    at_ptr += row * N * 3
     state_ptr += row * S
     if EPS_ROWS:
         eps = tl.load(eps_ptr + row)
@@ -96,14 +96,14 @@ def forward(
     origin, unit, spread, bad = moments(x_ptr, a_ptr, N, x_col, a_col, y_low, y_high, SQUASH, WEIGHTED, V * X)
     s = slope_of_pairs(unit, y_scale, eps, SQUASH)
     inverse_s = (1.0 / s).to(tl.float32)
-    place_row(x_ptr, at_ptr, N, x_col, origin, unit, SQUASH, False, V * X)
+    high, low = places_of_values(x_ptr, N, x_col, origin, unit, SQUASH, V * X)
     if WEIGHTED:
-        edges = boundaries_of_weighted(at_ptr, a_ptr, i, N, a_col, running(b), KA, X, KB, V * X)
+        edges = boundaries_of_weighted(high + low, a_ptr, N, a_col, running(b), KA, V, X, KB)
     else:
-        edges = boundaries_of_equals(at_ptr, N, running(b), V * X)
-    Uh, Ul = split_potential(start_of_tile(edges, step, b, inverse_s))
-    xh = tl.load(at_ptr + i, mask=i < N, other=0.0)
-    xl = tl.load(at_ptr + N + i, mask=i < N, other=0.0)
+        edges = boundaries_of_equals(high + low, order_ptr + row * N, N, running(b), V * X)
+    U = start_of_tile(edges, step, b, inverse_s)
+    Uh, Ul = split_potential(U)
+    xh, xl = tile_of_values(high, V, X, KB), tile_of_values(low, V, X, KB)
     a = load_weights(a_ptr, i, N, a_col, WEIGHTED)
     yh, yl = halves(y)
     e = exponentials(xh, xl, y, yh, yl, out_of_reach(Uh, b), Ul, (s * LOG2_E).to(tl.float32), V, X, KB)
@@ -122,9 +122,10 @@ def forward(
         bridge = BRIDGE * b
     if MENDED:  # whether the plan may be nearly hard: that of the start is not far from it
         firm = scalar(most_over_targets(tl.where(b > 0, D - 50.0 * WEAK * b, -1.0), 1, X, KB)) < 0
-    pair_ptr = (state_ptr + 8).to(tl.pointer_type(tl.float32)) + 2 * j
-    tl.store(pair_ptr, Uh, mask=j < K)  # not to be kept in registers meanwhile
-    tl.store(pair_ptr + 1, Ul, mask=j < K)
+    E = exponent_of(s)
+    store_facts(state_ptr, origin, unit, spread, bad)  # not to be kept in registers meanwhile
+    start_ptr = high_words(state_ptr, tl.float32) + j
+    tl.store(start_ptr, U, mask=j < K)
 
     base = b * 0.0  # log f at the last accepted point, the way from it, how far to go, and the slope there
     way = b * 0.0
@@ -208,29 +209,22 @@ def forward(
                 softness = scalar(most_over_targets(tl.where(b > 0, D / tl.where(b > 0, b, 1.0), 0.0), 1, X, KB))
                 error = tl.where(nearly_hard(softness), 1.0, error)
     tl.store(error_ptr + row, tl.where(bad > 0, 0.0, error))
-    tl.store(state_ptr, origin)
-    tl.store(state_ptr + 1, unit)
-    tl.store(state_ptr + 2, spread)
-    tl.store(state_ptr + 3, bad.to(tl.float64))
-    Uh = tl.load(pair_ptr, mask=j < K, other=0.0)
-    Ul = tl.load(pair_ptr + 1, mask=j < K, other=0.0)
+    U = tl.load(start_ptr, mask=j < K, other=0.0).to(tl.float64) - (grown * inverse_s).to(tl.float64)
     tl.debug_barrier()  # threads that repeat each other have all read it
-    high, low = split_potential(-grown * inverse_s)
-    tl.store(pair_ptr, Uh + high, mask=j < K)
-    tl.store(pair_ptr + 1, Ul + low, mask=j < K)
+    store_potential(state_ptr, state_ptr, U, E, j, K, j < K)
 
 
 @triton.jit(do_not_specialize=NUMBERS, do_not_specialize_on_alignment=GIVEN)
 def backward(
     x_ptr: tl.tensor, a_ptr: tl.tensor, y_ptr: tl.tensor, b_ptr: tl.tensor, phi_ptr: tl.tensor, w_ptr: tl.tensor,
-    eps_ptr: tl.tensor, at_ptr: tl.tensor, state_ptr: tl.tensor, grad_ptr: tl.tensor,
+    eps_ptr: tl.tensor, partial_ptr: tl.tensor, state_ptr: tl.tensor, grad_ptr: tl.tensor,
     eps: tl.tensor, N: tl.tensor, K: tl.tensor, S: tl.tensor,
     x_row: tl.tensor, x_col: tl.tensor, a_row: tl.tensor, a_col: tl.tensor, y_row: tl.tensor, b_row: tl.tensor,
     phi_row: tl.tensor, w_row: tl.tensor, w_col: tl.tensor,
     SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr, FEW: tl.constexpr,
     KA: tl.constexpr, V: tl.constexpr, X: tl.constexpr, KB: tl.constexpr
 ) -> None:  # fmt: skip
-    """The cotangent of x, see ``asks``; at_ptr: 2 N numbers a row.
+    """The cotangent of x, see ``asks``; partial_ptr: N numbers a row, which may be where the answer goes.
 
     Here products with L are sums of differences, a p (v - E v), and not differences of sums. Of a value that nearly all
     goes to one target, v - E v is as small as the rest, but rounded like v. Where all of a plan hangs on such rests,
@@ -239,11 +233,11 @@ def backward(
     """
     row = tl.program_id(0).to(tl.int64)
     state_ptr += row * S
-    if tl.load(state_ptr + 4) > 0:
+    if is_late(state_ptr):
         return
     x_ptr += row * x_row
     a_ptr += row * a_row
-    at_ptr += row * N * 2
+    partial_ptr += row * N
     phi_ptr += row * phi_row
     if EPS_ROWS:
         eps = tl.load(eps_ptr + row)
@@ -251,17 +245,14 @@ def backward(
     y, step, b, _low, _high, y_scale = load_tile_of_targets(y_ptr + row * y_row, b_ptr + row * b_row, j, K)
     origin, unit = tl.load(state_ptr), tl.load(state_ptr + 1)
     s = slope_of_pairs(unit, y_scale, eps, SQUASH)
-    place_row(x_ptr, at_ptr, N, x_col, origin, unit, SQUASH, False, V * X)
-    xh = tl.load(at_ptr + i, mask=i < N, other=0.0)
-    xl = tl.load(at_ptr + N + i, mask=i < N, other=0.0)
+    high, low = places_of_values(x_ptr, N, x_col, origin, unit, SQUASH, V * X)
+    xh, xl = tile_of_values(high, V, X, KB), tile_of_values(low, V, X, KB)
     a = load_weights(a_ptr, i, N, a_col, WEIGHTED)
     w = tl.load(w_ptr + row * w_row + i.to(tl.int64) * w_col, mask=i < N, other=0.0).to(tl.float32)
-    pair_ptr = (state_ptr + 8).to(tl.pointer_type(tl.float32)) + 2 * j
-    Uh = out_of_reach(tl.load(pair_ptr, mask=j < K, other=0.0), b)
-    Ul = tl.load(pair_ptr + 1, mask=j < K, other=0.0)
+    Uh, Ul = load_potential_halves(state_ptr, j, K, j < K)
     yh, yl = halves(y)
     phi = tl.load(phi_ptr + j, mask=j < K, other=0.0).to(tl.float32)
-    p = exponentials(xh, xl, y, yh, yl, Uh, Ul, (s * LOG2_E).to(tl.float32), V, X, KB)
+    p = exponentials(xh, xl, y, yh, yl, out_of_reach(Uh, b), Ul, (s * LOG2_E).to(tl.float32), V, X, KB)
     if FEW:
         likeliest = j == likeliest_of(p, j, V, X, KB)
         p, rest = plan_and_rest(p, 1.0, likeliest, V, X, KB)
@@ -314,11 +305,12 @@ def backward(
         middle = over_targets(p * y, V, X, KB)
         both = over_targets(p * (w * phi - a * potential), V, X, KB)
         g = over_targets(p * (w * phi - a * potential - both) * (y - middle), V, X, KB) * s.to(tl.float32)
-    tl.store(at_ptr + i, g, mask=i < N)  # all have read where values stand, long ago
+    tl.store(partial_ptr + i, g, mask=i < N)
     tl.debug_barrier()
     through_moments(
-        x_ptr, a_ptr, state_ptr, at_ptr, grad_ptr + row * N, N, x_col, a_col, SQUASH, WEIGHTED, False, V * X
-    )
+        x_ptr, a_ptr, state_ptr, partial_ptr, partial_ptr, grad_ptr + row * N, N, x_col, a_col,
+        SQUASH, WEIGHTED, False, V * X
+    )  # fmt: skip
 
 
 @triton.jit

@@ -33,6 +33,12 @@ def indices(N: tl.tensor, KA: tl.constexpr, V: tl.constexpr, X: tl.constexpr, KB
 
 
 @triton.jit
+def tile_of_values(v: tl.tensor, V: tl.constexpr, X: tl.constexpr, KB: tl.constexpr) -> tl.tensor:
+    """What belongs to V X values, one after the other, for all threads that need it: by way of shared memory."""
+    return tl.broadcast_to(tl.permute(tl.reshape(v, [V, X]), [1, 0])[None, :, :, None], [KB, X, V, 1])
+
+
+@triton.jit
 def over_targets(t: tl.tensor, V: tl.constexpr, X: tl.constexpr, KB: tl.constexpr) -> tl.tensor:
     """Sums of a tile for each value, or with V = 1 of what belongs to targets."""
     return tl.broadcast_to(tl.sum(tl.sum(t, axis=3, keep_dims=True), axis=0, keep_dims=True), [KB, X, V, 1])
@@ -127,45 +133,38 @@ def split_potential(U: tl.tensor) -> tl.tensor:
 
 
 @triton.jit
-def places_again(at_ptr: tl.tensor, k: tl.tensor, N: tl.tensor) -> tl.tensor:
-    """Where values k stand, from the halves that ``place_row`` has left."""
-    return tl.load(at_ptr + k, mask=k < N, other=0.0) + tl.load(at_ptr + N + k, mask=k < N, other=0.0)
-
-
-@triton.jit
-def boundaries_of_equals(at_ptr: tl.tensor, N: tl.tensor, levels: tl.tensor, BN: tl.constexpr) -> tl.tensor:
+def boundaries_of_equals(
+    at: tl.tensor, order_ptr: tl.tensor, N: tl.tensor, levels: tl.tensor, BN: tl.constexpr
+) -> tl.tensor:
     """Where the staircase passes from each target to the next, for values of equal weight: see ``solvers.start``.
 
-    Values are put in order (at at_ptr + 2 N) by counting which are before them; then a level says who is there.
+    Values are put in order (at order_ptr) by counting which are before them; then a level says who is there.
     """
     k = tl.arange(0, BN)
     # 23 bits of the place, then the index, which decides between equals
-    one = tl.where(k < N, ((places_again(at_ptr, k, N) + 0.5) * 8388608.0).to(tl.int32) * 128 + k, 2147483647)
+    one = tl.where(k < N, ((at + 0.5) * 8388608.0).to(tl.int32) * 128 + k, 2147483647)
     before = tl.sum(tl.where(one[:, None] < one[None, :], 1, 0), axis=0)
-    tl.store(at_ptr + 2 * N + before, places_again(at_ptr, k, N), mask=k < N)
+    tl.store(order_ptr + before, at, mask=k < N)
     tl.debug_barrier()
     reached = levels * N
     slack = _TIE * N
     first = tl.minimum(tl.maximum(tl.ceil(reached - slack).to(tl.int32) - 1, 0), N - 1)
     second = tl.floor(reached + slack).to(tl.int32)
-    low = tl.load(at_ptr + 2 * N + first)
-    high = tl.load(at_ptr + 2 * N + second, mask=second < N, other=0.5)
+    low = tl.load(order_ptr + first)
+    high = tl.load(order_ptr + second, mask=second < N, other=0.5)
     return 0.5 * (low + high)
 
 
 @triton.jit
 def boundaries_of_weighted(
-    at_ptr: tl.tensor, a_ptr: tl.tensor, i: tl.tensor, N: tl.tensor, a_col: tl.tensor, levels: tl.tensor,
-    KA: tl.constexpr, X: tl.constexpr, KB: tl.constexpr, BN: tl.constexpr
+    at: tl.tensor, a_ptr: tl.tensor, N: tl.tensor, a_col: tl.tensor, levels: tl.tensor,
+    KA: tl.constexpr, V: tl.constexpr, X: tl.constexpr, KB: tl.constexpr
 ) -> tl.tensor:  # fmt: skip
     """The same for values of any weight; what weighs nothing is no boundary."""
-    k = tl.arange(0, BN)
-    at, a = places_again(at_ptr, k, N), load_weights(a_ptr, k, N, a_col, True)
+    a = load_weights(a_ptr, tl.arange(0, V * X), N, a_col, True)
     mass = tl.sum(tl.where(at[:, None] <= at[None, :], a[:, None], 0.0), axis=0)
-    tl.store(at_ptr + 2 * N + k, tl.where(a > 0, mass, -1.0), mask=k < N)
-    tl.debug_barrier()
-    past = tl.load(at_ptr + 2 * N + i, mask=i < N, other=-1.0) - levels
-    here = places_again(at_ptr, i, N)
+    past = tile_of_values(tl.where(a > 0, mass, -1.0), V, X, KB) - levels
+    here = tile_of_values(at, V, X, KB)
     before = least_over_values(tl.where(past >= -_TIE, here, 0.5), KA, X, KB)
     after = least_over_values(tl.where(past > _TIE, here, 0.5), KA, X, KB)
     return 0.5 * (before + after)

@@ -41,7 +41,12 @@ class Sizes(NamedTuple):
     @property
     def state(self) -> int:
         """Singles of the state of a row: a multiple of 16."""
-        return _HEAD + 2 * self.KP + 3 * self.UP
+        return self.before_tables + 3 * self.UP
+
+    @property
+    def before_tables(self) -> int:
+        """Those of them that are facts and potentials: a multiple of 16."""
+        return _HEAD + 2 * self.KP
 
     @property
     def tiles(self) -> dict[str, int]:

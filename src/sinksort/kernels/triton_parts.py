@@ -15,9 +15,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from .triton_state import load_facts
+
 #: Arguments whose values make no kernel of their own: compiling takes seconds, and rows come in many lengths.
 NUMBERS = [
-    "N", "K", "m", "S", "x_row", "x_col", "a_row", "a_col", "y_row", "b_row", "phi_row", "last_row", "w_row", "w_col",
+    "N", "K", "m", "S", "U_at",
+    "x_row", "x_col", "a_row", "a_col", "y_row", "b_row", "phi_row", "last_row", "w_row", "w_col",
 ]  # fmt: skip
 GIVEN = ["x_ptr", "a_ptr", "y_ptr", "b_ptr", "phi_ptr", "last_ptr", "eps_ptr", "w_ptr"]
 
@@ -176,23 +179,55 @@ def potential_halves(U: tl.tensor, has: tl.tensor) -> tl.tensor:
 
 
 @triton.jit
-def place_row(
-    x_ptr: tl.tensor, at_ptr: tl.tensor, N: tl.tensor, x_col: tl.tensor, origin: tl.tensor, unit: tl.tensor,
-    SQUASH: tl.constexpr, WITH_Z: tl.constexpr, BLOCK_N: tl.constexpr
-) -> None:  # fmt: skip
-    """Where all values stand, in two halves, and z if wanted, for the passes to come: at_ptr holds N numbers of each.
+def places_of_values(
+    x_ptr: tl.tensor, N: tl.tensor, x_col: tl.tensor, origin: tl.tensor, unit: tl.tensor,
+    SQUASH: tl.constexpr, BLOCK_N: tl.constexpr
+) -> tl.tensor:  # fmt: skip
+    """Where all values stand, in two halves.
 
-    In double precision: where many values are nearly tied, a rank changes by 2 Var(y) / eps of what a place does.
+    In double precision: where many values are nearly tied, a rank changes by 2 Var(y) / eps of what a place does. And
+    in a loop that runs once: out of a loop the compiler hands numbers on to all threads that need them, where it would
+    have each of them place all of its values for itself.
     """
+    high, low = tl.zeros([BLOCK_N], tl.float32), tl.zeros([BLOCK_N], tl.float32)
+    todo = N > 0
+    while todo:
+        x = load_values(x_ptr, tl.arange(0, BLOCK_N), N, x_col)
+        high, low = halves(place(x, origin, unit, SQUASH, tl.float64)[1])
+        todo = N < 0
+    return high, low
+
+
+@triton.jit
+def place_row(
+    x_ptr: tl.tensor, high_ptr: tl.tensor, low_ptr: tl.tensor, N: tl.tensor, x_col: tl.tensor, origin: tl.tensor,
+    unit: tl.tensor, SQUASH: tl.constexpr, BLOCK_N: tl.constexpr
+) -> None:  # fmt: skip
+    """Where all values stand, in two halves, for passes to come. The first has no more bits than half precision."""
     i = tl.arange(0, BLOCK_N)
-    x = load_values(x_ptr, i, N, x_col)
-    z, at = place(x, origin, unit, SQUASH, tl.float64)
+    at = place(load_values(x_ptr, i, N, x_col), origin, unit, SQUASH, tl.float64)[1]  # see ``places_of_values``
     high, low = halves(at)
-    tl.store(at_ptr + i, high, mask=i < N)
-    tl.store(at_ptr + N + i, low, mask=i < N)
-    if WITH_Z:
-        tl.store(at_ptr + 2 * N + i, tl.where(tl.abs(x) < float("inf"), z, 0.0), mask=i < N)
+    tl.store(high_ptr + i, high.to(tl.float16), mask=i < N)
+    tl.store(low_ptr + i, low, mask=i < N)
     tl.debug_barrier()
+
+
+@triton.jit
+def load_places(high_ptr: tl.tensor, low_ptr: tl.tensor, i: tl.tensor, N: tl.tensor) -> tl.tensor:
+    """What ``place_row`` has left of values i."""
+    high = tl.load(high_ptr + i, mask=i < N, other=0.0).to(tl.float32)
+    return high, tl.load(low_ptr + i, mask=i < N, other=0.0)
+
+
+@triton.jit
+def standardized(
+    x_ptr: tl.tensor, i: tl.tensor, N: tl.tensor, x_col: tl.tensor, origin: tl.tensor, unit: tl.tensor,
+    SQUASH: tl.constexpr
+) -> tl.tensor:  # fmt: skip
+    """z of values i, 0 where x is infinite."""
+    x = load_values(x_ptr, i, N, x_col)
+    z = place(x, origin, unit, SQUASH, tl.float64)[0]
+    return tl.where(tl.abs(x) < float("inf"), z, 0.0).to(tl.float32)
 
 
 @triton.jit
@@ -300,7 +335,7 @@ def exact_boundaries(
 
 @triton.jit
 def rough_boundaries(
-    at_ptr: tl.tensor, a_ptr: tl.tensor, N: tl.tensor, a_col: tl.tensor, levels: tl.tensor,
+    high_ptr: tl.tensor, low_ptr: tl.tensor, a_ptr: tl.tensor, N: tl.tensor, a_col: tl.tensor, levels: tl.tensor,
     WEIGHTED: tl.constexpr, CELLS: tl.constexpr, BN: tl.constexpr
 ) -> tl.tensor:  # fmt: skip
     """The same from masses in CELLS equal cells, linear inside each: near enough where there are many values."""
@@ -308,7 +343,8 @@ def rough_boundaries(
     mass = tl.zeros([CELLS, BN], tl.float32)
     for start in range(0, N, BN):
         i = start + tl.arange(0, BN)
-        at = tl.load(at_ptr + i, mask=i < N, other=0.0) + tl.load(at_ptr + N + i, mask=i < N, other=0.0)
+        high, low = load_places(high_ptr, low_ptr, i, N)
+        at = high + low
         a = load_weights(a_ptr, i, N, a_col, WEIGHTED)
         mass += tl.where(at[None, :] <= edge[:, None], a[None, :], 0.0)
     below = tl.sum(mass, axis=1)
@@ -332,22 +368,24 @@ def start_of(
 
 @triton.jit
 def through_moments(
-    x_ptr: tl.tensor, a_ptr: tl.tensor, state_ptr: tl.tensor, partial_ptr: tl.tensor, grad_ptr: tl.tensor,
-    N: tl.tensor, x_col: tl.tensor, a_col: tl.tensor,
+    x_ptr: tl.tensor, a_ptr: tl.tensor, state_ptr: tl.tensor, partial_ptr: tl.tensor, direct_ptr: tl.tensor,
+    grad_ptr: tl.tensor, N: tl.tensor, x_col: tl.tensor, a_col: tl.tensor,
     SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, PUSH: tl.constexpr, BLOCK_N: tl.constexpr
 ) -> None:  # fmt: skip
-    """The cotangent of x from that of its places, and for push from what is averaged: partial_ptr holds one or both.
+    """The cotangent of x from that of its places (partial_ptr), and for push from what is averaged (direct_ptr).
+
+    partial_ptr may be where the answer goes.
 
     z = (x - mean) / std:   dx_i = (g_i - a_i sum g - a_i z_i sum g z) / std,   and the last term is absent in a
     constant row. For push, g is the cotangent for values measured in units of std, so that the two cancel.
     """
-    origin, unit = tl.load(state_ptr), tl.load(state_ptr + 1)
-    spread, bad = tl.load(state_ptr + 2), tl.load(state_ptr + 3)
+    origin, unit, spread, bad = load_facts(state_ptr)
     i = tl.arange(0, BLOCK_N)
     x = load_values(x_ptr, i, N, x_col)
     finite = (tl.abs(x) < float("inf")) & (i < N)
     z, at = place(x, origin, unit, SQUASH, tl.float64)
     g = tl.load(partial_ptr + i, mask=finite, other=0.0).to(tl.float64)
+    tl.debug_barrier()  # grad_ptr may be the same memory
     if SQUASH != 0:
         g = g * slope(z, at, SQUASH)
         a = load_weights(a_ptr, i, N, a_col, WEIGHTED).to(tl.float64)
@@ -355,7 +393,7 @@ def through_moments(
         total, whole, along = tl.reduce((a, g, tl.where(finite, g * z, 0.0)), 0, _three)
         g = g - a / tl.where(total > 0, total, 1.0) * (whole + along * spread * z)
     if PUSH:
-        g = g + tl.load(partial_ptr + N + i, mask=i < N, other=0.0)
+        g = g + tl.load(direct_ptr + i, mask=i < N, other=0.0)
     else:
         g = g / unit
     tl.store(grad_ptr + i, tl.where(bad > 0, float("nan"), g).to(tl.float32), mask=i < N)

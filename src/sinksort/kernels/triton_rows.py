@@ -21,6 +21,7 @@ from . import triton_long_by_grid as by_grid
 from .asks import Answer, Ask
 from .triton_launch import Recorder, again, launches
 from .triton_parts import SQUASHES
+from .triton_state import doubles_for
 
 _PULL, _PUSH, _LOGS = triton_whole.PULL.value, triton_whole.PUSH.value, triton_whole.LOGS.value
 _LONGEST = 2048
@@ -29,8 +30,8 @@ _HELD = 128  #: values and targets of a plan that fits into registers
 _VERY_FEW = 16  #: values of a plan that may hang on a few frail links
 _FEW_VALUES = 32  #: values and targets of a plan that may hang on frail links
 _WIDE = 256  #: targets up to which the last launch computes in double precision; a grid is for more
-_HEAD = 8  #: columns of the state before U
 _EXACT = 256  #: rows up to this length start from their exact staircase
+_BEFORE_GRID = 8  #: columns of the state before what the grid leaves
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -55,11 +56,21 @@ def final(_ask: Ask) -> bool:
 
 
 def state_layout(ask: Ask) -> tuple[int, torch.dtype]:
-    """What the grid leaves is behind the rest, and all parts and rows begin at multiples of 64 bytes then."""
-    columns = _HEAD + max(ask.y.shape[-1], ask.m or 0)
+    """What the grid leaves is behind the facts of a row, and all parts and rows begin at multiples of 64 bytes then.
+
+    Of a row that is taken over, potentials stand where the grid's tables were; the gradient that a grid makes of such
+    tables is written over.
+    """
+    columns = doubles_for(max(ask.y.shape[-1], ask.m or 0))
     if _on_grid(ask):
-        columns = -(-columns // 8) * 8 + by_grid.sizes_of(ask.y).state // 2
+        columns = max(_BEFORE_GRID + by_grid.sizes_of(ask.y).state // 2, _before_tables(ask.y) + columns)
+        columns = -(-columns // 8) * 8
     return columns, torch.float64
+
+
+def _before_tables(y: Tensor) -> int:
+    """Columns of a state before the tables of the grid."""
+    return _BEFORE_GRID + by_grid.sizes_of(y).before_tables // 2
 
 
 def _on_grid(ask: Ask) -> bool:
@@ -105,7 +116,7 @@ def logs(ask: Ask) -> Answer:
         at_once, warps = sizes.second
         launch(
             triton_whole.forward, R, *given, eps_rows, out, state, error, eps,
-            n, K, K, columns, *sizes.strides, **sizes.constants, READ=_LOGS,
+            n, K, K, columns, 0, *sizes.strides, **sizes.constants, READ=_LOGS,
             GRID=False, ALWAYS=True, WIDE=True, TA=0, BLOCK_N=_power(n), BN=at_once, BK=_power(K), num_warps=warps,
         )  # fmt: skip
 
@@ -126,10 +137,10 @@ def logs_backward(ask: Ask, state: Tensor, C: Tensor) -> Tensor:
     def make(launch: Recorder) -> None:
         sizes = _Sizes.of(given, what)
         at_once, warps = sizes.second
-        partial = launch.empty(R, n, dtype=torch.float32)
+        partial = _singles(grad, launch)
         launch(
-            triton_whole.backward, R, *given, C, eps_rows, state, partial, grad, eps,
-            n, K, K, state.shape[1], *sizes.strides, _row_stride(C), 1, **sizes.constants, READ=_LOGS,
+            triton_whole.backward, R, *given, C, eps_rows, state, partial, partial, grad, eps,
+            n, K, K, state.shape[1], 0, *sizes.strides, _row_stride(C), 1, **sizes.constants, READ=_LOGS,
             GRID=False, WIDE=True, TA=0, BLOCK_N=_power(n), BN=at_once, BK=_power(K), num_warps=warps,
         )  # fmt: skip
 
@@ -218,8 +229,7 @@ def _given_to_grid(
     x, a, y, b, phi = given
     code, weighted, by_row = what[:3]
     size = 2 * state.shape[1]
-    before = size - by_grid.sizes_of(y).state
-    return by_grid.Given(x, a, y, b, phi, eps, eps_rows, code, weighted, by_row, state, size, before)
+    return by_grid.Given(x, a, y, b, phi, eps, eps_rows, code, weighted, by_row, state, size, 2 * _BEFORE_GRID)
 
 
 def _row_stride(t: Tensor) -> int:
@@ -228,6 +238,11 @@ def _row_stride(t: Tensor) -> int:
 
 def _power(count: int, least: int = 16) -> int:
     return max(least, 1 << (count - 1).bit_length())
+
+
+def _singles(result: Tensor, launch: Recorder) -> Tensor:
+    """Memory for as many numbers in single precision: a result in which nothing stands yet, or scratch."""
+    return result if result.dtype == torch.float32 else launch.empty(*result.shape, dtype=torch.float32)
 
 
 def _forward(ask: Ask, phi: Tensor | None) -> Answer:
@@ -251,23 +266,25 @@ def _forward(ask: Ask, phi: Tensor | None) -> Answer:
         if on_grid:
             by_grid.forward(launch, _given_to_grid(given, eps, eps_rows, what, state), last, out, error)
         elif K <= _FEW:
-            at = launch.empty(R, 3 * n if sizes.held else 3 * n + K, dtype=torch.float32)
-            tensors = (*given, last, eps_rows, at, out, state, error)
+            singles = _singles(out, launch) if sizes.pull else launch.empty(R, n, dtype=torch.float32)
+            results = (singles, out, state, error)
             numbers = (eps, n, K, columns, *sizes.strides, _row_stride(last))
             constants = sizes.constants | {"RULE": sizes.rule and ask.last is not None, "MENDED": sizes.wide}
             if sizes.held:
-                launch(triton_held.forward, R, *tensors, *numbers, **constants, **sizes.tiles)
+                launch(triton_held.forward, R, *given, last, eps_rows, *results, *numbers, **constants, **sizes.tiles)
             else:
                 at_once, warps = sizes.first
+                high = launch.empty(R, n, dtype=torch.float16)
                 launch(
-                    triton_short.forward, R, *tensors, *numbers, **constants, PUSH=read == _PUSH, EXACT=n <= _EXACT,
+                    triton_short.forward, R, *given, last, eps_rows, high, *results, *numbers,
+                    **constants, PUSH=read == _PUSH, EXACT=n <= _EXACT,
                     BLOCK_N=_power(n), BN=at_once, BK=_power(K), num_warps=warps,
                 )  # fmt: skip
         at_once, warps = sizes.second
         launch(
             triton_whole.forward, R, *given, eps_rows, out, state, error, eps,
-            n, K, sizes.targets, columns, *sizes.strides, **sizes.constants, READ=read,
-            GRID=sizes.rule, ALWAYS=K > _FEW, WIDE=sizes.wide, TA=0 if sizes.wide else 1,
+            n, K, sizes.targets, columns, _before_tables(given[2]) if on_grid else 0, *sizes.strides,
+            **sizes.constants, READ=read, GRID=sizes.rule, ALWAYS=K > _FEW, WIDE=sizes.wide, TA=0 if sizes.wide else 1,
             BLOCK_N=_power(n), BN=at_once, BK=_power(sizes.targets), num_warps=warps,
         )  # fmt: skip
 
@@ -290,30 +307,32 @@ def _backward(ask: Ask, phi: Tensor | None, state: Tensor, w: Tensor) -> Tensor:
     def make(launch: Recorder) -> None:
         sizes = _Sizes.of(given, what)
         n, K = sizes.n, sizes.K
-        held = not on_grid and sizes.held
-        # What ``triton_held`` needs for itself, the last launch may use again.
-        partial = launch.empty(R, 2 * n if held or phi is None else n, dtype=torch.float32)
-        numbers = state.shape[1], *sizes.strides, _row_stride(w), w.stride(1)
+        partial = _singles(grad, launch)
+        room = partial if sizes.pull else launch.empty(R, max(n, K), dtype=torch.float32)
+        strides = *sizes.strides, _row_stride(w), w.stride(1)
         if on_grid:
             by_grid.backward(launch, _given_to_grid(given, eps, eps_rows, what, state), w, grad)
         elif K <= _FEW:
-            if held:
+            if sizes.held:
                 launch(
-                    triton_held.backward, R, *given, w, eps_rows, partial, state, grad, eps, n, K, *numbers,
-                    **sizes.constants, **sizes.tiles,
+                    triton_held.backward, R, *given, w, eps_rows, partial, state, grad, eps,
+                    n, K, state.shape[1], *strides, **sizes.constants, **sizes.tiles,
                 )  # fmt: skip
             else:
-                at = launch.empty(R, 3 * n + K, dtype=torch.float32)
                 at_once, warps = sizes.first
+                high = launch.empty(R, n, dtype=torch.float16)
+                if sizes.pull:
+                    room = launch.empty(R, K, dtype=torch.float32)
                 launch(
-                    triton_short.backward, R, *given, w, eps_rows, at, state, partial, grad, eps,
-                    n, K, *numbers, **sizes.constants, PUSH=read == _PUSH,
+                    triton_short.backward, R, *given, w, eps_rows, high, room, state, partial, grad, eps,
+                    n, K, state.shape[1], *strides, **sizes.constants, PUSH=read == _PUSH,
                     BLOCK_N=_power(n), BN=at_once, BK=_power(K), num_warps=warps,
                 )  # fmt: skip
         at_once, warps = sizes.second
         launch(
-            triton_whole.backward, R, *given, w, eps_rows, state, partial, grad, eps,
-            n, K, sizes.targets, *numbers, **sizes.constants, READ=read,
+            triton_whole.backward, R, *given, w, eps_rows, state, partial, room, grad, eps,
+            n, K, sizes.targets, state.shape[1], _before_tables(given[2]) if on_grid else 0, *strides,
+            **sizes.constants, READ=read,
             GRID=sizes.rule, WIDE=sizes.wide, TA=0 if sizes.wide else 1,
             BLOCK_N=_power(n), BN=at_once, BK=_power(sizes.targets), num_warps=warps,
         )  # fmt: skip

@@ -8,7 +8,7 @@ made up by a second solve for what the first one left.
 
 Tiles are (targets, values), so that a thread has several targets of one value, and sums over targets stay within it.
 
-The state of a row: origin, unit, spread, NaN or not, whether it was answered by ``triton_whole``; from column 8, U.
+What is kept of a row is told in ``triton_state``.
 """
 
 from __future__ import annotations
@@ -20,23 +20,26 @@ from .triton_laplacian import bridged, laplacian_solve, path_of, times_laplacian
 from .triton_parts import (
     GIVEN,
     LOG2_E,
+    NOWHERE,
     NUMBERS,
     apart_from_mean,
     exact_boundaries,
     halves,
+    load_places,
     load_targets,
     load_values,
     load_weights,
     moments,
     nearly_hard,
     place_row,
-    potential_halves,
     rough_boundaries,
     shares,
     slope_of_pairs,
+    standardized,
     start_of,
     through_moments,
 )
+from .triton_state import exponent_of, is_late, load_potential_halves, store_facts, store_potential
 
 ACCEPTED = tl.constexpr(5e-6)  #: as ``refine.accepted_error``
 _SMALL = tl.constexpr(1e-6)  #: L1 error of the column sums at which a row is done
@@ -65,13 +68,22 @@ def through_memory(ptr: tl.tensor, v: tl.tensor, K: tl.tensor, BK: tl.constexpr)
 
 
 @triton.jit
+def through_state(state_ptr: tl.tensor, U: tl.tensor, E: tl.tensor, K: tl.tensor, BK: tl.constexpr) -> tl.tensor:
+    """The same for U, which will be the state's in the end: its halves."""
+    j = tl.arange(0, BK)
+    tl.debug_barrier()
+    store_potential(state_ptr, state_ptr, U, E, j, K, j < K)
+    tl.debug_barrier()
+    return load_potential_halves(state_ptr, j, K, j < K)
+
+
+@triton.jit
 def plan_of(
-    at_ptr: tl.tensor, a_ptr: tl.tensor, i: tl.tensor, N: tl.tensor, a_col: tl.tensor,
+    high_ptr: tl.tensor, low_ptr: tl.tensor, a_ptr: tl.tensor, i: tl.tensor, N: tl.tensor, a_col: tl.tensor,
     y: tl.tensor, yh: tl.tensor, yl: tl.tensor, Uh: tl.tensor, Ul: tl.tensor, s: tl.tensor, WEIGHTED: tl.constexpr
 ) -> tl.tensor:  # fmt: skip
     """Weights and shares of values i, p (targets, values)."""
-    xh = tl.load(at_ptr + i, mask=i < N, other=0.0)
-    xl = tl.load(at_ptr + N + i, mask=i < N, other=0.0)
+    xh, xl = load_places(high_ptr, low_ptr, i, N)
     return load_weights(a_ptr, i, N, a_col, WEIGHTED), shares(xh, xl, y, yh, yl, Uh, Ul, s, 0, False)
 
 
@@ -84,20 +96,25 @@ def off_diagonal_sums(W: tl.tensor, BK: tl.constexpr) -> tl.tensor:
 @triton.jit(do_not_specialize=NUMBERS, do_not_specialize_on_alignment=GIVEN)
 def forward(
     x_ptr: tl.tensor, a_ptr: tl.tensor, y_ptr: tl.tensor, b_ptr: tl.tensor, phi_ptr: tl.tensor, last_ptr: tl.tensor,
-    eps_ptr: tl.tensor, at_ptr: tl.tensor, out_ptr: tl.tensor, state_ptr: tl.tensor, error_ptr: tl.tensor,
+    eps_ptr: tl.tensor, high_ptr: tl.tensor, low_ptr: tl.tensor, out_ptr: tl.tensor, state_ptr: tl.tensor,
+    error_ptr: tl.tensor,
     eps: tl.tensor, N: tl.tensor, K: tl.tensor, S: tl.tensor,
     x_row: tl.tensor, x_col: tl.tensor, a_row: tl.tensor, a_col: tl.tensor, y_row: tl.tensor, b_row: tl.tensor,
     phi_row: tl.tensor, last_row: tl.tensor,
     SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr, PUSH: tl.constexpr, RULE: tl.constexpr,
     MENDED: tl.constexpr, EXACT: tl.constexpr, BLOCK_N: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
 ) -> None:  # fmt: skip
-    """MENDED: whether plans that are nearly hard are answered again in double precision."""
+    """high_ptr and low_ptr: N numbers a row each; the latter may be where the answer of ``pull`` goes.
+
+    MENDED: whether plans that are nearly hard are answered again in double precision.
+    """
     row = tl.program_id(0).to(tl.int64)
     x_ptr += row * x_row
     a_ptr += row * a_row
     y_ptr += row * y_row
     b_ptr += row * b_row
-    at_ptr += row * (N * 3 + K)
+    high_ptr += row * N
+    low_ptr += row * N
     state_ptr += row * S
     if EPS_ROWS:
         eps = tl.load(eps_ptr + row)
@@ -109,14 +126,15 @@ def forward(
     s = slope_of_pairs(unit, y_scale, eps, SQUASH)
     s_2 = (s * LOG2_E).to(tl.float32)
     inverse_s = 1.0 / s
-    place_row(x_ptr, at_ptr, N, x_col, origin, unit, SQUASH, PUSH, BLOCK_N)
+    E = exponent_of(s)
+    place_row(x_ptr, high_ptr, low_ptr, N, x_col, origin, unit, SQUASH, BLOCK_N)
     levels = tl.cumsum(b, axis=0)
     if EXACT:
         boundaries = exact_boundaries(
             x_ptr, a_ptr, N, x_col, a_col, origin, unit, levels, SQUASH, WEIGHTED, BLOCK_N, 32, BK
         )
     else:
-        boundaries = rough_boundaries(at_ptr, a_ptr, N, a_col, levels, WEIGHTED, _CELLS, 32)
+        boundaries = rough_boundaries(high_ptr, low_ptr, a_ptr, N, a_col, levels, WEIGHTED, _CELLS, 32)
 
     yh, yl = halves(y_wide)
     y = y_wide.to(tl.float32)
@@ -129,12 +147,13 @@ def forward(
     k = 0
     going = True
     while going & (k < _STEPS):
-        U = through_memory(state_ptr + 8, base - (length * way).to(tl.float64) * inverse_s, K, BK)
-        Uh, Ul = potential_halves(U, has)
+        Uh, Ul = through_state(state_ptr, base - (length * way).to(tl.float64) * inverse_s, E, K, BK)
+        Ul = tl.where(has, Ul, NOWHERE)
         P_sum = tl.zeros([BK, BN], tl.float32)
         W = tl.zeros([BK, BK], tl.float32)
         for start in range(0, N, BN):
-            a, p = plan_of(at_ptr, a_ptr, start + tl.arange(0, BN), N, a_col, y, yh, yl, Uh, Ul, s_2, WEIGHTED)
+            i = start + tl.arange(0, BN)
+            a, p = plan_of(high_ptr, low_ptr, a_ptr, i, N, a_col, y, yh, yl, Uh, Ul, s_2, WEIGHTED)
             P_sum += p * a[None, :]
             weighed = p * tl.sqrt(a)[None, :]
             W = tl.dot(weighed, tl.trans(weighed), W, input_precision="tf32")
@@ -166,9 +185,9 @@ def forward(
                 going = size > _NEAR
         k += 1
 
-    U = through_memory(state_ptr + 8, base - (length * way).to(tl.float64) * inverse_s, K, BK)
+    Uh, Ul = through_state(state_ptr, base - (length * way).to(tl.float64) * inverse_s, E, K, BK)
     yh, yl, y, has = load_targets_again(y_ptr, b_ptr, K, BK)
-    Uh, Ul = potential_halves(U, has)
+    Ul = tl.where(has, Ul, NOWHERE)
     P_sum = tl.zeros([BK, BN], tl.float32)
     sums = tl.zeros([BK, BN], tl.float32)
     worst = tl.zeros([BN], tl.float32)
@@ -179,13 +198,14 @@ def forward(
         last = tl.load(at_last, mask=(k_last < 6)[:, None] & (j < K)[None, :], other=0.0).to(tl.float32)
     for start in range(0, N, BN):
         i = start + tl.arange(0, BN)
-        a, p = plan_of(at_ptr, a_ptr, i, N, a_col, y, yh, yl, Uh, Ul, s_2, WEIGHTED)
+        a, p = plan_of(high_ptr, low_ptr, a_ptr, i, N, a_col, y, yh, yl, Uh, Ul, s_2, WEIGHTED)
         P_sum += p * a[None, :]
         if PUSH:
-            z = tl.load(at_ptr + 2 * N + i, mask=i < N, other=0.0)
+            z = standardized(x_ptr, i, N, x_col, origin, unit, SQUASH)
             sums += p * (a * z)[None, :]
         else:
             mean = tl.sum(p * phi[:, None], axis=0)
+            tl.debug_barrier()  # all have read where these values stand
             tl.store(out_ptr + row * N + i, tl.where(bad > 0, float("nan"), mean), mask=i < N)
         if RULE:
             coefficients = tl.dot(last, p, input_precision="tf32")
@@ -201,10 +221,7 @@ def forward(
     if MENDED:
         error = tl.where(nearly_hard(softness), 1.0, error)
     tl.store(error_ptr + row, tl.where(bad > 0, 0.0, error))
-    tl.store(state_ptr, origin)
-    tl.store(state_ptr + 1, unit)
-    tl.store(state_ptr + 2, spread)
-    tl.store(state_ptr + 3, bad.to(tl.float64))
+    store_facts(state_ptr, origin, unit, spread, bad)
 
 
 @triton.jit
@@ -229,25 +246,32 @@ def store_averages(
 @triton.jit(do_not_specialize=NUMBERS, do_not_specialize_on_alignment=GIVEN)
 def backward(
     x_ptr: tl.tensor, a_ptr: tl.tensor, y_ptr: tl.tensor, b_ptr: tl.tensor, phi_ptr: tl.tensor, w_ptr: tl.tensor,
-    eps_ptr: tl.tensor, at_ptr: tl.tensor, state_ptr: tl.tensor, partial_ptr: tl.tensor, grad_ptr: tl.tensor,
+    eps_ptr: tl.tensor, high_ptr: tl.tensor, room_ptr: tl.tensor, state_ptr: tl.tensor, partial_ptr: tl.tensor,
+    grad_ptr: tl.tensor,
     eps: tl.tensor, N: tl.tensor, K: tl.tensor, S: tl.tensor,
     x_row: tl.tensor, x_col: tl.tensor, a_row: tl.tensor, a_col: tl.tensor, y_row: tl.tensor, b_row: tl.tensor,
     phi_row: tl.tensor, w_row: tl.tensor, w_col: tl.tensor,
     SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr, PUSH: tl.constexpr,
     BLOCK_N: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
 ) -> None:  # fmt: skip
-    """The cotangent of x, see ``asks``. For push w is the cotangent of the answer and phi is not read."""
+    """The cotangent of x, see ``asks``. For push w is the cotangent of the answer and phi is not read.
+
+    high_ptr and partial_ptr: N numbers a row each; the latter may be where the answer goes. Second halves of places
+    stand there first. room_ptr: K numbers a row, and for push as many as N if that is more.
+    """
     row = tl.program_id(0).to(tl.int64)
     state_ptr += row * S
-    if tl.load(state_ptr + 4) > 0:
+    if is_late(state_ptr):
         return
     x_ptr += row * x_row
     a_ptr += row * a_row
     y_ptr += row * y_row
     b_ptr += row * b_row
-    at_ptr += row * (N * 3 + K)
+    high_ptr += row * N
+    room_ptr += row * (tl.maximum(N, K) if PUSH else K)
     w_ptr += row * w_row
-    partial_ptr += row * N * (2 if PUSH else 1)
+    partial_ptr += row * N
+    low_ptr = partial_ptr
     if EPS_ROWS:
         eps = tl.load(eps_ptr + row)
     j = tl.arange(0, BK)
@@ -255,11 +279,11 @@ def backward(
     origin, unit = tl.load(state_ptr), tl.load(state_ptr + 1)
     s = slope_of_pairs(unit, y_scale, eps, SQUASH)
     s_2 = (s * LOG2_E).to(tl.float32)
-    place_row(x_ptr, at_ptr, N, x_col, origin, unit, SQUASH, PUSH, BLOCK_N)
+    place_row(x_ptr, high_ptr, low_ptr, N, x_col, origin, unit, SQUASH, BLOCK_N)
     yh, yl = halves(y_wide)
     y = y_wide.to(tl.float32)
-    U = tl.load(state_ptr + 8 + j, mask=j < K, other=0.0)
-    Uh, Ul = potential_halves(U, has)
+    Uh, Ul = load_potential_halves(state_ptr, j, K, j < K)
+    Ul = tl.where(has, Ul, NOWHERE)
     if PUSH:
         phi = tl.load(w_ptr + j * w_col, mask=has, other=0.0).to(tl.float32) / tl.where(has, b, 1.0)
     else:
@@ -269,8 +293,8 @@ def backward(
     W = tl.zeros([BK, BK], tl.float32)
     for start in range(0, N, BN):
         i = start + tl.arange(0, BN)
-        a, p = plan_of(at_ptr, a_ptr, i, N, a_col, y, yh, yl, Uh, Ul, s_2, WEIGHTED)
-        w = pulls_of(w_ptr, at_ptr, a, i, N, w_col, PUSH)
+        a, p = plan_of(high_ptr, low_ptr, a_ptr, i, N, a_col, y, yh, yl, Uh, Ul, s_2, WEIGHTED)
+        w = pulls_of(w_ptr, x_ptr, a, i, N, w_col, x_col, origin, unit, SQUASH, PUSH)
         sums += w[None, :] * p * apart_from_mean(p, phi, 0)
         weighed = p * tl.sqrt(a)[None, :]
         W = tl.dot(weighed, tl.trans(weighed), W, input_precision="tf32")
@@ -283,42 +307,45 @@ def backward(
     largest = tl.where(soft & (largest > 0), largest, 1.0)
     t = tl.where(soft, t / largest, 0.0)
     potential = laplacian_solve(W, t, inverse_D, resistance, b, 1e-4, 30)
-    potential = through_memory(at_ptr + 3 * N, potential, K, BK)
+    potential = through_memory(room_ptr, potential, K, BK)
 
     yh, yl, y, has = load_targets_again(y_ptr, b_ptr, K, BK)
-    Uh, Ul = potential_halves(U, has)
+    Ul = tl.where(has, Ul, NOWHERE)
     sums = tl.zeros([BK, BN], tl.float32)
     for start in range(0, N, BN):
         i = start + tl.arange(0, BN)
-        a, p = plan_of(at_ptr, a_ptr, i, N, a_col, y, yh, yl, Uh, Ul, s_2, WEIGHTED)
+        a, p = plan_of(high_ptr, low_ptr, a_ptr, i, N, a_col, y, yh, yl, Uh, Ul, s_2, WEIGHTED)
         sums += a[None, :] * p * apart_from_mean(p, potential, 0)
     left = t - tl.sum(sums, axis=1)
     more = laplacian_solve(W, left, inverse_D, resistance, b, 1e-2, 10)
-    potential = (potential + through_memory(at_ptr + 3 * N, more, K, BK)) * largest
+    potential = (potential + through_memory(room_ptr, more, K, BK)) * largest
 
     for start in range(0, N, BN):
         i = start + tl.arange(0, BN)
-        a, p = plan_of(at_ptr, a_ptr, i, N, a_col, y, yh, yl, Uh, Ul, s_2, WEIGHTED)
-        w = pulls_of(w_ptr, at_ptr, a, i, N, w_col, PUSH)
+        a, p = plan_of(high_ptr, low_ptr, a_ptr, i, N, a_col, y, yh, yl, Uh, Ul, s_2, WEIGHTED)
+        w = pulls_of(w_ptr, x_ptr, a, i, N, w_col, x_col, origin, unit, SQUASH, PUSH)
         pull = w[None, :] * phi[:, None] - a[None, :] * potential[:, None]
         pull = pull - tl.sum(p * pull, axis=0)[None, :]
         g = tl.sum(p * pull * apart_from_mean(p, y, 0), axis=0) * s.to(tl.float32)
+        tl.debug_barrier()  # all have read where these values stand
         tl.store(partial_ptr + i, g, mask=i < N)
         if PUSH:  # x itself is what is averaged
-            tl.store(partial_ptr + N + i, a * tl.sum(p * phi[:, None], axis=0), mask=i < N)
+            tl.store(room_ptr + i, a * tl.sum(p * phi[:, None], axis=0), mask=i < N)
     tl.debug_barrier()
     through_moments(
-        x_ptr, a_ptr, state_ptr, partial_ptr, grad_ptr + row * N, N, x_col, a_col, SQUASH, WEIGHTED, PUSH, BLOCK_N
-    )
+        x_ptr, a_ptr, state_ptr, partial_ptr, room_ptr, grad_ptr + row * N, N, x_col, a_col,
+        SQUASH, WEIGHTED, PUSH, BLOCK_N
+    )  # fmt: skip
 
 
 @triton.jit
 def pulls_of(
-    w_ptr: tl.tensor, at_ptr: tl.tensor, a: tl.tensor, i: tl.tensor, N: tl.tensor, w_col: tl.tensor, PUSH: tl.constexpr
+    w_ptr: tl.tensor, x_ptr: tl.tensor, a: tl.tensor, i: tl.tensor, N: tl.tensor, w_col: tl.tensor, x_col: tl.tensor,
+    origin: tl.tensor, unit: tl.tensor, SQUASH: tl.constexpr, PUSH: tl.constexpr
 ) -> tl.tensor:  # fmt: skip
     """w of values i: given, or for push a z."""
     if PUSH:
-        w = a * tl.load(at_ptr + 2 * N + i, mask=i < N, other=0.0)
+        w = a * standardized(x_ptr, i, N, x_col, origin, unit, SQUASH)
     else:
         w = tl.load(w_ptr + i.to(tl.int64) * w_col, mask=i < N, other=0.0).to(tl.float32)
     return w

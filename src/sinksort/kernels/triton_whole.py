@@ -40,6 +40,7 @@ from .triton_parts import (
     through_moments,
 )
 from .triton_short import ACCEPTED, store_averages
+from .triton_state import exponent_of, is_late, load_potential, store_facts, store_late, store_potential
 
 PULL, PUSH, LOGS = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)  #: ways to read a plan
 _STEPS = tl.constexpr(60)
@@ -151,17 +152,18 @@ def solve_by_passes(
 def forward(
     x_ptr: tl.tensor, a_ptr: tl.tensor, y_ptr: tl.tensor, b_ptr: tl.tensor, phi_ptr: tl.tensor, eps_ptr: tl.tensor,
     out_ptr: tl.tensor, state_ptr: tl.tensor, error_ptr: tl.tensor,
-    eps: tl.tensor, N: tl.tensor, K: tl.tensor, m: tl.tensor, S: tl.tensor,
+    eps: tl.tensor, N: tl.tensor, K: tl.tensor, m: tl.tensor, S: tl.tensor, U_at: tl.tensor,
     x_row: tl.tensor, x_col: tl.tensor, a_row: tl.tensor, a_col: tl.tensor, y_row: tl.tensor, b_row: tl.tensor,
     phi_row: tl.tensor,
     SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr, READ: tl.constexpr, GRID: tl.constexpr,
     ALWAYS: tl.constexpr, WIDE: tl.constexpr, TA: tl.constexpr,
     BLOCK_N: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
 ) -> None:  # fmt: skip
+    """U_at: how far behind the facts of a row its potentials begin, see ``triton_rows.state_layout``."""
     row = tl.program_id(0).to(tl.int64)
     if not ALWAYS:
         if not (tl.load(error_ptr + row) > ACCEPTED):  # NaN is not late
-            tl.store(state_ptr + row * S + 4, tl.zeros([], tl.float64))
+            store_late(state_ptr + row * S, 0)
             return
     DT: tl.constexpr = tl.float64 if WIDE else tl.float32
     x_ptr += row * x_row
@@ -266,19 +268,16 @@ def forward(
             else:
                 tl.store(out_ptr + row * N + i, nothing, mask=i < N)
     tl.store(error_ptr + row, error.to(tl.float32))
-    tl.store(state_ptr, origin)
-    tl.store(state_ptr + 1, unit)
-    tl.store(state_ptr + 2, spread)
-    tl.store(state_ptr + 3, bad.to(tl.float64))
-    tl.store(state_ptr + 4, tl.full([], 1.0, tl.float64))
-    tl.store(state_ptr + 8 + j, U, mask=has)
+    store_facts(state_ptr, origin, unit, spread, bad)
+    store_late(state_ptr, 1)
+    store_potential(state_ptr, state_ptr + U_at, U, exponent_of(s), j, m, has)
 
 
 @triton.jit(do_not_specialize=NUMBERS, do_not_specialize_on_alignment=GIVEN)
 def backward(
     x_ptr: tl.tensor, a_ptr: tl.tensor, y_ptr: tl.tensor, b_ptr: tl.tensor, phi_ptr: tl.tensor, w_ptr: tl.tensor,
-    eps_ptr: tl.tensor, state_ptr: tl.tensor, partial_ptr: tl.tensor, grad_ptr: tl.tensor,
-    eps: tl.tensor, N: tl.tensor, K: tl.tensor, m: tl.tensor, S: tl.tensor,
+    eps_ptr: tl.tensor, state_ptr: tl.tensor, partial_ptr: tl.tensor, direct_ptr: tl.tensor, grad_ptr: tl.tensor,
+    eps: tl.tensor, N: tl.tensor, K: tl.tensor, m: tl.tensor, S: tl.tensor, U_at: tl.tensor,
     x_row: tl.tensor, x_col: tl.tensor, a_row: tl.tensor, a_col: tl.tensor, y_row: tl.tensor, b_row: tl.tensor,
     phi_row: tl.tensor, w_row: tl.tensor, w_col: tl.tensor,
     SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr, READ: tl.constexpr, GRID: tl.constexpr,
@@ -286,7 +285,7 @@ def backward(
 ) -> None:  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     state_ptr += row * S
-    if tl.load(state_ptr + 4) == 0:
+    if not is_late(state_ptr):
         return
     DT: tl.constexpr = tl.float64 if WIDE else tl.float32
     x_ptr += row * x_row
@@ -294,7 +293,8 @@ def backward(
     w_ptr += row * w_row
     y_ptr += row * y_row
     phi_ptr += row * phi_row
-    partial_ptr += row * N * (2 if READ == PUSH else 1)
+    partial_ptr += row * N
+    direct_ptr += row * N  # for push only
     if EPS_ROWS:
         eps = tl.load(eps_ptr + row)
     j = tl.arange(0, BK)
@@ -304,7 +304,7 @@ def backward(
     origin, unit = tl.load(state_ptr), tl.load(state_ptr + 1)
     s = slope_of_pairs(unit, y_scale, eps, SQUASH)
     s_2 = (s * LOG2_E).to(DT)
-    yh, yl, Uh, Ul = split(tl.load(state_ptr + 8 + j, mask=has, other=0.0), y_wide, has, WIDE)
+    yh, yl, Uh, Ul = split(load_potential(state_ptr, state_ptr + U_at, j, m, has), y_wide, has, WIDE)
     if READ == PUSH:
         phi = tl.load(w_ptr + j * w_col, mask=has, other=0.0).to(DT) / tl.where(has, b, 1.0)
     else:
@@ -352,11 +352,11 @@ def backward(
         tl.store(partial_ptr + i, g.to(tl.float32), mask=i < N)
         if READ == PUSH:
             direct = a * tl.sum(p * on_targets(phi, TA), axis=TA)
-            tl.store(partial_ptr + N + i, direct.to(tl.float32), mask=i < N)
+            tl.store(direct_ptr + i, direct.to(tl.float32), mask=i < N)
     tl.debug_barrier()
     through_moments(
-        x_ptr, a_ptr, state_ptr, partial_ptr, grad_ptr + row * N, N, x_col, a_col, SQUASH, WEIGHTED, READ == PUSH,
-        BLOCK_N
+        x_ptr, a_ptr, state_ptr, partial_ptr, direct_ptr, grad_ptr + row * N, N, x_col, a_col,
+        SQUASH, WEIGHTED, READ == PUSH, BLOCK_N
     )  # fmt: skip
 
 
