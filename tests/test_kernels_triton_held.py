@@ -12,7 +12,7 @@ from sinksort.kernels.tables import membership_targets, nodes_in_place_of
 
 pytest.importorskip("triton", reason="Triton is made for Linux only")
 
-from sinksort.kernels import triton_held, triton_rows  # after the check that Triton is there
+from sinksort.kernels import triton_held, triton_held_secant, triton_rows  # after the check that Triton is there
 from tests.test_kernels_triton import DEVICE, pulled, random, rank_ask, ranked_to_its_resolution, rows, same, true_ranks
 
 IN_DOUBT = 5e-6  #: estimated errors above this send a row to the second launch
@@ -62,16 +62,17 @@ def test_groups_far_apart_leave_gaps_of_which_a_rule_does_not_see_the_edges():
     same(answer.out, gradient, *true_ranks(ask), w, 100, out=2e-6)
 
 
-def test_rows_that_do_not_converge_are_taken_over(monkeypatch):
+@pytest.mark.parametrize(("n", "where", "steps"), [(20, triton_held, "_STEPS"), (33, triton_held_secant, "_POINTS")])
+def test_rows_that_do_not_converge_are_taken_over(monkeypatch, n, where, steps):
     if DEVICE.type == "cuda":
         pytest.skip("a compiled kernel keeps its number of steps")
-    monkeypatch.setattr(triton_held, "_STEPS", type(triton_held._STEPS)(1))
-    x = torch.stack([random(20), torch.full((20,), 2.5)])  # the start of a constant row is its answer
+    monkeypatch.setattr(where, steps, type(triton_held._STEPS)(5 if where is triton_held_secant else 1))
+    x = torch.stack([random(n), torch.full((n,), 2.5)])  # the start of a constant row is its answer
     ask, phi = rank_ask(x)
     answer, w, gradient = pulled(ask, phi)
     assert taken_over(answer) == [True, False]
     monkeypatch.undo()
-    same(answer.out[:1], gradient[:1], *true_ranks(ask._replace(x=x[:1])), w[:1], 20)
+    same(answer.out[:1], gradient[:1], *true_ranks(ask._replace(x=x[:1])), w[:1], n)
 
 
 def test_gradients_hang_on_what_little_is_soft():
