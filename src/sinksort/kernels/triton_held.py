@@ -65,7 +65,8 @@ NEAR = tl.constexpr(5e-4)  #: a step from here that leaves little ends below ACC
 _STEPS = tl.constexpr(30)
 _SOFT = tl.constexpr(1e-4)  #: error of the column sums of a nearly hard plan, relative to what is soft in it
 BRIDGE = tl.constexpr(1e-7)  #: joins parts of a plan: rounding would decide what flows between them
-_ACCURACY = tl.constexpr(1e-4)  #: of lambda in the backward pass
+_ACCURACY = tl.constexpr(4e-4)  #: of lambda in the backward pass: leaves at most 2e-4 of the largest gradient
+_FINE = tl.constexpr(1e-4)  #: the same of few values, whose plans may hang on frail links
 LAST = tl.constexpr(6)  #: rows of ``Ask.last``
 
 
@@ -277,7 +278,8 @@ def backward(
     r, way, rz = begin(t, inverse_D, resistance, b, X, KB)
     # What flows over a link is rounded to 1e-7 of t, and no step makes that better.
     rounding = over_targets(resistance, 1, X, KB) * (1e-7 * 1e-7)
-    enough = tl.maximum(rz * (_ACCURACY * _ACCURACY) * tl.where(frail, 1e-2, 1.0), rounding)
+    accuracy = _FINE if FEW else _ACCURACY
+    enough = tl.maximum(rz * (accuracy * accuracy) * tl.where(frail, 1e-2, 1.0), rounding)
     k = 0
     going = True
     while going & (k < _STEPS):
@@ -286,7 +288,7 @@ def backward(
         else:
             Lw = pushed(p, way - over_targets(p * way, V, X, KB), a, N, WEIGHTED, KA, X, KB)
         potential, r, way, rz = go_on(potential, r, way, rz, Lw, inverse_D, resistance, b, bridge, X, KB)
-        if k >= 2:
+        if k >= (2 if FEW else 3):  # no row is done before
             going = scalar(rz - enough) > 0
         k += 1
     potential = potential * largest

@@ -27,7 +27,7 @@ from .triton_parts import LOG2_E
 
 _ENOUGH = tl.constexpr(2e-6)  #: L1 error of the column sums at which a row is done; ranks are off by a fifth of it
 _ROUNDED = tl.constexpr(4e-6)  #: the same after _PATIENT points: of some plans rounding leaves more
-_UNSEEN, _PATIENT, _POINTS = tl.constexpr(3), tl.constexpr(20), tl.constexpr(60)  #: no row is done before _UNSEEN
+_UNSEEN, _PATIENT, _POINTS = tl.constexpr(4), tl.constexpr(20), tl.constexpr(60)  #: no row is done before _UNSEEN
 _OMEGA = tl.constexpr(0.72)  #: M L has eigenvalues from 0.8 to 2, most of them near 1.2, and a pair tells of few
 _LEAST, _MOST = tl.constexpr(0.4), tl.constexpr(1.0)  #: omega of any row
 _FAR = tl.constexpr(40.0)  #: log f stays within single precision; a row that needs more is not answered here
