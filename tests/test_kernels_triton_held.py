@@ -62,11 +62,15 @@ def test_groups_far_apart_leave_gaps_of_which_a_rule_does_not_see_the_edges():
     same(answer.out, gradient, *true_ranks(ask), w, 100, out=2e-6)
 
 
-@pytest.mark.parametrize(("n", "where", "steps"), [(20, triton_held, "_STEPS"), (33, triton_held_secant, "_POINTS")])
-def test_rows_that_do_not_converge_are_taken_over(monkeypatch, n, where, steps):
+@pytest.mark.parametrize(
+    ("n", "where", "limits"),
+    [(20, triton_held, {"_STEPS": 1}), (33, triton_held_secant, {"_TRUSTED": 5, "_ROUNDS": 1})],
+)
+def test_rows_that_do_not_converge_are_taken_over(monkeypatch, n, where, limits):
     if DEVICE.type == "cuda":
         pytest.skip("a compiled kernel keeps its number of steps")
-    monkeypatch.setattr(where, steps, type(triton_held._STEPS)(5 if where is triton_held_secant else 1))
+    for name, steps in limits.items():
+        monkeypatch.setattr(where, name, type(triton_held._STEPS)(steps))
     x = torch.stack([random(n), torch.full((n,), 2.5)])  # the start of a constant row is its answer
     ask, phi = rank_ask(x)
     answer, w, gradient = pulled(ask, phi)
@@ -118,6 +122,17 @@ def test_weak_links_do_not_keep_rows_waiting(monkeypatch):
     answer, w, gradient = pulled(ask, phi)
     assert not any(taken_over(answer))
     same(answer.out, gradient, *true_ranks(ask), w, 10, out=1e-6, grad=5e-4)
+
+
+def test_a_preconditioner_that_is_made_again_on_the_way(monkeypatch):
+    """As for one row in thousands, whose start says nothing of its weakest links."""
+    if DEVICE.type == "cuda":
+        pytest.skip("a compiled kernel keeps its number of steps")
+    monkeypatch.setattr(triton_held_secant, "_TRUSTED", type(triton_held._STEPS)(5))
+    ask, phi = rank_ask(random(2, 33), 1e-3)
+    answer, w, gradient = pulled(ask, phi)
+    assert not any(taken_over(answer))
+    same(answer.out, gradient, *true_ranks(ask), w, 33, out=1e-6, grad=5e-4)
 
 
 def test_a_target_that_weighs_a_little_more_than_a_value_is_not_taken_for_one_value():

@@ -121,14 +121,13 @@ def forward(
         frail = is_frail(resistance, b, X, KB)
     else:
         e = e * inverse_of(over_targets(e, V, X, KB))
-        inverse_D, resistance, D = path_of(e, e * a, y, step, KA, V, X, KB)
-    if MENDED:  # whether the plan may be nearly hard: that of the start is not far from it
-        firm = scalar(most_over_targets(tl.where(b > 0, D - 50.0 * WEAK * b, -1.0), 1, X, KB)) < 0
     pair_ptr = (state_ptr + 8).to(tl.pointer_type(tl.float32)) + 2 * j
     tl.store(pair_ptr, Uh, mask=j < K)  # not to be kept in registers meanwhile
     tl.store(pair_ptr + 1, Ul, mask=j < K)
 
     if FEW:
+        if MENDED:  # whether the plan may be nearly hard: that of the start is not far from it
+            firm = scalar(most_over_targets(tl.where(b > 0, D - 50.0 * WEAK * b, -1.0), 1, X, KB)) < 0
         base = b * 0.0  # log f at the last accepted point, the way from it, how far to go, and the slope there
         way = b * 0.0
         length = over_targets(way, 1, X, KB) + 1.0
@@ -168,8 +167,7 @@ def forward(
         p, rest = plan_and_rest(e, tl.exp2(grown * LOG2_E), likeliest, V, X, KB)
         error = scalar(over_targets(tl.abs(imbalance - over_values(a * rest, KA, X, KB)), 1, X, KB))
     else:
-        grown, inverse, error = balanced(e, a, b, inverse_D, resistance, KA, V, X, KB)
-        p = e * (tl.exp2(grown * LOG2_E) * inverse)
+        p, grown, error, firm = balanced(e, a, b, y, step, KA, V, X, KB)
     phi = tl.load(phi_ptr + row * phi_row + j, mask=j < K, other=0.0).to(tl.float32)
     mean = over_targets(p * phi, V, X, KB)
     tl.store(out_ptr + row * N + i, tl.where(bad > 0, float("nan"), mean), mask=i < N)

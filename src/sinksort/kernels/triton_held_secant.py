@@ -12,8 +12,9 @@ and the step is H rho, where H is M, scaled by omega, made to agree with H t = s
 
 M is only applied to rho, once a point: M t is a difference of two of those, and every number that H needs is a sum over
 targets of what is there by then, all of them independent of each other. A point is one pass over the plan, two
-cumulative sums and one round of sums. Seven to nine of them are enough for ordinary rows: no more than Newton's method
-needs products with L, each of which takes two rounds of sums.
+cumulative sums and one round of sums. Seven to nine of them are enough for ordinary rows: less than Newton's method
+needs products with L, each of which takes two rounds of sums. One row in thousands of those that are nearly hard would
+go back and forth, since the start tells nothing of its weakest links: M is made again after some points.
 """
 
 from __future__ import annotations
@@ -21,13 +22,17 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .triton_held_newton import precondition
-from .triton_held_tiles import inverse_of, over_targets, over_values, scalar
-from .triton_parts import LOG2_E
+from .triton_held_newton import path_of, precondition
+from .triton_held_tiles import inverse_of, most_over_targets, over_targets, over_values, scalar
+from .triton_parts import LOG2_E, WEAK
 
 _ENOUGH = tl.constexpr(2e-6)  #: L1 error of the column sums at which a row is done; ranks are off by a fifth of it
-_ROUNDED = tl.constexpr(4e-6)  #: the same after _PATIENT points: of some plans rounding leaves more
-_UNSEEN, _PATIENT, _POINTS = tl.constexpr(4), tl.constexpr(20), tl.constexpr(60)  #: no row is done before _UNSEEN
+_ROUNDED = tl.constexpr(4e-6)  #: the same after all points that M is trusted: of some plans rounding leaves more
+_UNSEEN, _TRUSTED = (
+    tl.constexpr(4),
+    tl.constexpr(16),
+)  #: points before which no row is done, after which M is made again
+_ROUNDS = tl.constexpr(4)
 _OMEGA = tl.constexpr(0.72)  #: M L has eigenvalues from 0.8 to 2, most of them near 1.2, and a pair tells of few
 _LEAST, _MOST = tl.constexpr(0.4), tl.constexpr(1.0)  #: omega of any row
 _FAR = tl.constexpr(40.0)  #: log f stays within single precision; a row that needs more is not answered here
@@ -35,10 +40,33 @@ _FAR = tl.constexpr(40.0)  #: log f stays within single precision; a row that ne
 
 @triton.jit
 def balanced(
+    e: tl.tensor, a: tl.tensor, b: tl.tensor, y: tl.tensor, step: tl.tensor,
+    KA: tl.constexpr, V: tl.constexpr, X: tl.constexpr, KB: tl.constexpr
+) -> tl.tensor:  # fmt: skip
+    """The plan, log f, the error of the column sums, and whether the plan may be nearly hard.
+
+    It may be if the plan was that it was sought from, e, whose sums over targets are one.
+    """
+    grown = b * 0.0
+    error = tl.full([], 1.0, tl.float32)
+    firm = False
+    k = 0
+    while (error > _ROUNDED) & (k < _ROUNDS):
+        inverse_D, resistance, D = path_of(e, e * a, y, step, KA, V, X, KB)
+        firm = scalar(most_over_targets(tl.where(b > 0, D - 50.0 * WEAK * b, -1.0), 1, X, KB)) < 0
+        at, inverse, error = walk(e, a, b, inverse_D, resistance, KA, V, X, KB)
+        e = e * (tl.exp2(at * LOG2_E) * inverse)
+        grown += at
+        k += 1
+    return e, grown, error, firm
+
+
+@triton.jit
+def walk(
     e: tl.tensor, a: tl.tensor, b: tl.tensor, inverse_D: tl.tensor, resistance: tl.tensor,
     KA: tl.constexpr, V: tl.constexpr, X: tl.constexpr, KB: tl.constexpr
 ) -> tl.tensor:  # fmt: skip
-    """log f, one over the sums of e f over targets, and the error of the column sums; those of e itself are one."""
+    """log f, one over the sums of e f over targets, and the error, after as many points as M is to be trusted."""
     last = b - over_values(e * a, KA, X, KB)
     last_g = uphill(last, inverse_D, resistance, b, X, KB)
     old_g = over_targets(last * last_g, 1, X, KB)
@@ -50,20 +78,20 @@ def balanced(
     error = tl.full([], 1.0, tl.float32)
     k = 0
     going = True
-    while going & (k < _POINTS):
+    while going:
         f = tl.exp2(at * LOG2_E)
         inverse = inverse_of(over_targets(e * f, V, X, KB))
         rho = b - f * over_values(e * (a * inverse), KA, X, KB)
-        if k >= _UNSEEN:
+        k += 1
+        if k > _UNSEEN:
             error = scalar(over_targets(tl.abs(rho), 1, X, KB))
-            going = error > tl.where(k > _PATIENT, _ROUNDED, _ENOUGH)
+            going = (error > _ENOUGH) & (k < _TRUSTED)
         if going:
             g = uphill(rho, inverse_D, resistance, b, X, KB)
             at, way, length, omega, last, last_g, old_g = onward(
                 at, way, length, omega, rho, g, last, last_g, old_g, X, KB
             )
-        k += 1
-    return at, inverse, tl.where(going, 1.0, error)  # nobody has seen the last point, if still going
+    return at, inverse, error
 
 
 @triton.jit
