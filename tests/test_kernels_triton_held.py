@@ -12,7 +12,7 @@ from sinksort.kernels.tables import membership_targets, nodes_in_place_of
 
 pytest.importorskip("triton", reason="Triton is made for Linux only")
 
-from sinksort.kernels import triton_held, triton_rows  # after the check that Triton is there
+from sinksort.kernels import triton_held, triton_held_secant, triton_rows  # after the check that Triton is there
 from tests.test_kernels_triton import (
     DEVICE,
     pulled,
@@ -68,16 +68,21 @@ def test_groups_far_apart_leave_gaps_of_which_a_rule_does_not_see_the_edges():
     same(answer.out, gradient, *true_ranks(ask), w, 100, out=2e-6)
 
 
-def test_rows_that_do_not_converge_are_taken_over(monkeypatch):
+@pytest.mark.parametrize(
+    ("n", "where", "limits"),
+    [(20, triton_held, {"_STEPS": 1}), (33, triton_held_secant, {"_TRUSTED": 5, "_ROUNDS": 1})],
+)
+def test_rows_that_do_not_converge_are_taken_over(monkeypatch, n, where, limits):
     if DEVICE.type == "cuda":
         pytest.skip("a compiled kernel keeps its number of steps")
-    monkeypatch.setattr(triton_held, "_STEPS", type(triton_held._STEPS)(1))
-    x = torch.stack([random(20), torch.full((20,), 2.5)])  # the start of a constant row is its answer
+    for name, steps in limits.items():
+        monkeypatch.setattr(where, name, type(triton_held._STEPS)(steps))
+    x = torch.stack([random(n), torch.full((n,), 2.5)])  # the start of a constant row is its answer
     ask, phi = rank_ask(x)
     answer, w, gradient = pulled(ask, phi)
     assert taken_over(answer) == [True, False]
     monkeypatch.undo()
-    same(answer.out[:1], gradient[:1], *true_ranks(ask._replace(x=x[:1])), w[:1], 20)
+    same(answer.out[:1], gradient[:1], *true_ranks(ask._replace(x=x[:1])), w[:1], n)
 
 
 def test_gradients_hang_on_what_little_is_soft():
@@ -123,6 +128,17 @@ def test_weak_links_do_not_keep_rows_waiting(monkeypatch):
     answer, w, gradient = pulled(ask, phi)
     assert not any(taken_over(answer))
     same(answer.out, gradient, *true_ranks(ask), w, 10, out=1e-6, grad=5e-4)
+
+
+def test_a_preconditioner_that_is_made_again_on_the_way(monkeypatch):
+    """As for one row in thousands, whose start says nothing of its weakest links."""
+    if DEVICE.type == "cuda":
+        pytest.skip("a compiled kernel keeps its number of steps")
+    monkeypatch.setattr(triton_held_secant, "_TRUSTED", type(triton_held._STEPS)(5))
+    ask, phi = rank_ask(random(2, 33), 1e-3)
+    answer, w, gradient = pulled(ask, phi)
+    assert not any(taken_over(answer))
+    same(answer.out, gradient, *true_ranks(ask), w, 33, out=1e-6, grad=5e-4)
 
 
 def test_a_target_that_weighs_a_little_more_than_a_value_is_not_taken_for_one_value():

@@ -5,10 +5,11 @@ The plan is
     p_ij  =  e_ij f_j / sum_k e_ik f_k,          e_ij = exp(s (x_i y_j - U_j)),
 
 where e is computed once, at the potentials U of the staircase, and everything after that only changes f. A pass over
-the plan is two multiply-adds a pair, and so is a product with its Laplacian L: Newton's method with a line search by
-slopes, as in ``solvers.newton``, takes its steps by conjugate gradients on such products, preconditioned as in
-``triton_laplacian`` by the plan it starts from. Two or three of them are enough for a step. When a step starts from a
-small error and leaves little of it, nobody looks at where it ends before the answer is read, which says how good it is.
+the plan is two multiply-adds a pair: ``triton_held_secant`` makes a step of each. Plans of few values may hang on frail
+links, and there a step has to be a better one: Newton's method with a line search by slopes, as in ``solvers.newton``,
+takes it by conjugate gradients, preconditioned as in ``triton_laplacian`` by the plan it starts from. A product with
+the Laplacian L is as much work as a pass; two or three are enough for a step. When a step starts from a small error and
+leaves little of it, nobody looks at where it ends before the answer is read, which says how good it is.
 
 Where numbers are is told in ``triton_held_tiles``, and in ``triton_state`` what is kept of a row.
 """
@@ -26,6 +27,7 @@ from .triton_held_frail import (
     softness_of,
 )
 from .triton_held_newton import accept_or_shorten, begin, go_on, is_frail, path_of, path_through
+from .triton_held_secant import balanced
 from .triton_held_tiles import (
     boundaries_of_equals,
     boundaries_of_weighted,
@@ -64,7 +66,8 @@ NEAR = tl.constexpr(5e-4)  #: a step from here that leaves little ends below ACC
 _STEPS = tl.constexpr(30)
 _SOFT = tl.constexpr(1e-4)  #: error of the column sums of a nearly hard plan, relative to what is soft in it
 BRIDGE = tl.constexpr(1e-7)  #: joins parts of a plan: rounding would decide what flows between them
-_ACCURACY = tl.constexpr(1e-4)  #: of lambda in the backward pass
+_ACCURACY = tl.constexpr(4e-4)  #: of lambda in the backward pass: leaves at most 2e-4 of the largest gradient
+_FINE = tl.constexpr(1e-4)  #: the same of few values, whose plans may hang on frail links
 LAST = tl.constexpr(6)  #: rows of ``Ask.last``
 
 
@@ -118,72 +121,57 @@ def forward(
         frail = is_frail(resistance, b, X, KB)
     else:
         e = e * inverse_of(over_targets(e, V, X, KB))
-        inverse_D, resistance, D = path_of(e, e * a, y, step, KA, V, X, KB)
-        bridge = BRIDGE * b
-    if MENDED:  # whether the plan may be nearly hard: that of the start is not far from it
-        firm = scalar(most_over_targets(tl.where(b > 0, D - 50.0 * WEAK * b, -1.0), 1, X, KB)) < 0
     E = exponent_of(s)
     store_facts(state_ptr, origin, unit, spread, bad)  # not to be kept in registers meanwhile
     start_ptr = high_words(state_ptr, tl.float32) + j
     tl.store(start_ptr, U, mask=j < K)
 
-    base = b * 0.0  # log f at the last accepted point, the way from it, how far to go, and the slope there
-    way = b * 0.0
-    length = over_targets(way, 1, X, KB) + 1.0
-    rise = length * float("inf")
-    tolerance = 0.0 * eps + SMALL
-    k = 0
-    going = True
-    while going & (k < _STEPS):
-        f = tl.exp2((base + length * way) * LOG2_E)
-        if FEW:
-            p, rest = plan_and_rest(e, f, likeliest, V, X, KB)
+    if FEW:
+        if MENDED:  # whether the plan may be nearly hard: that of the start is not far from it
+            firm = scalar(most_over_targets(tl.where(b > 0, D - 50.0 * WEAK * b, -1.0), 1, X, KB)) < 0
+        base = b * 0.0  # log f at the last accepted point, the way from it, how far to go, and the slope there
+        way = b * 0.0
+        length = over_targets(way, 1, X, KB) + 1.0
+        rise = length * float("inf")
+        tolerance = 0.0 * eps + SMALL
+        k = 0
+        going = True
+        while going & (k < _STEPS):
+            p, rest = plan_and_rest(e, tl.exp2((base + length * way) * LOG2_E), likeliest, V, X, KB)
             rho = imbalance - over_values(a * rest, KA, X, KB)
-            c = b - rho
             if MENDED:
                 if firm:  # errors are as small as what is soft, or a gradient is wrong
                     soft = softness_of(p, rest, a, likeliest, KA, X, KB)
                     soft = scalar(most_over_targets(tl.where(b > 0, soft / tl.where(b > 0, b, 1.0), 0.0), 1, X, KB))
                     tolerance = tl.where(soft > NONE, tl.minimum(_SOFT * soft, SMALL), SMALL)
-        else:
-            inverse = inverse_of(over_targets(e * f, V, X, KB))
-            q = a * inverse
-            c = f * over_values(e * q, KA, X, KB)
-            rho = b - c
-            tolerance = tl.where(k > 3, 2.0 * SMALL, SMALL)  # of some plans rounding leaves more than that
-        size = scalar(over_targets(tl.abs(rho), 1, X, KB))
-        going = size > tolerance
-        if going:
-            # A step is solved for even if this point is not accepted: that is rare, and one way through is shorter.
-            newton = b * 0.0
-            left, onward, rz = begin(rho, inverse_D, resistance, b, X, KB)
-            for _ in range(tl.where(size > 1e-2, 2, 3)):
-                if FEW:
+            size = scalar(over_targets(tl.abs(rho), 1, X, KB))
+            going = size > tolerance
+            if going:
+                # A step is solved for even if this point is not accepted: that is rare, and one way through is shorter.
+                newton = b * 0.0
+                left, along, rz = begin(rho, inverse_D, resistance, b, X, KB)
+                for _ in range(tl.where(size > 1e-2, 2, 3)):
                     if frail:
-                        Lw = over_values(a * p * apart_from_likeliest(p, onward, likeliest, V, X, KB), KA, X, KB)
+                        Lw = over_values(a * p * apart_from_likeliest(p, along, likeliest, V, X, KB), KA, X, KB)
                     else:
-                        Lw = over_values(a * p * (onward - over_targets(p * onward, V, X, KB)), KA, X, KB)
-                else:
-                    v = over_targets(e * (f * onward), V, X, KB) * inverse
-                    Lw = c * onward - f * over_values(e * (q * v), KA, X, KB)
-                newton, left, onward, rz = go_on(newton, left, onward, rz, Lw, inverse_D, resistance, b, bridge, X, KB)
-            base, way, length, rise, overshot = accept_or_shorten(newton, rho, c, b, base, way, length, rise, X, KB)
-            remains = tl.where(overshot, 1.0, over_targets(tl.abs(left), 1, X, KB))
-            going = (size * SMALL > NEAR * tolerance) | (scalar(remains) > 1.5 * tolerance)
-        k += 1
-
-    grown = base + length * way
-    if FEW:
+                        Lw = over_values(a * p * (along - over_targets(p * along, V, X, KB)), KA, X, KB)
+                    newton, left, along, rz = go_on(
+                        newton, left, along, rz, Lw, inverse_D, resistance, b, bridge, X, KB
+                    )
+                base, way, length, rise, overshot = accept_or_shorten(
+                    newton, rho, b - rho, b, base, way, length, rise, X, KB
+                )
+                remains = tl.where(overshot, 1.0, over_targets(tl.abs(left), 1, X, KB))
+                going = (size * SMALL > NEAR * tolerance) | (scalar(remains) > 1.5 * tolerance)
+            k += 1
+        grown = base + length * way
         p, rest = plan_and_rest(e, tl.exp2(grown * LOG2_E), likeliest, V, X, KB)
-        off = imbalance - over_values(a * rest, KA, X, KB)
+        error = scalar(over_targets(tl.abs(imbalance - over_values(a * rest, KA, X, KB)), 1, X, KB))
     else:
-        p = e * tl.exp2(grown * LOG2_E)
-        p = p * inverse_of(over_targets(p, V, X, KB))
-        off = b - over_values(p * a, KA, X, KB)
+        p, grown, error, firm = balanced(e, a, b, y, step, KA, V, X, KB)
     phi = tl.load(phi_ptr + row * phi_row + j, mask=j < K, other=0.0).to(tl.float32)
     mean = over_targets(p * phi, V, X, KB)
     tl.store(out_ptr + row * N + i, tl.where(bad > 0, float("nan"), mean), mask=i < N)
-    error = over_targets(tl.abs(off), 1, X, KB)
     if RULE:
         squares = mean * 0.0
         last_ptr += row * last_row
@@ -192,8 +180,7 @@ def forward(
             coefficient = over_targets(p * last, V, X, KB)
             squares += coefficient * coefficient
         worst = tl.max(tl.max(tl.where(i < N, squares, 0.0), axis=2, keep_dims=True), axis=1, keep_dims=True)
-        error += 4.0 * tl.broadcast_to(worst, [KB, X, 1, 1])
-    error = scalar(error)
+        error += 4.0 * scalar(tl.broadcast_to(worst, [KB, X, 1, 1]))
     if MENDED:
         if FEW:
             D = softness_of(p, rest, a, likeliest, KA, X, KB)
@@ -280,7 +267,8 @@ def backward(
     r, way, rz = begin(t, inverse_D, resistance, b, X, KB)
     # What flows over a link is rounded to 1e-7 of t, and no step makes that better.
     rounding = over_targets(resistance, 1, X, KB) * (1e-7 * 1e-7)
-    enough = tl.maximum(rz * (_ACCURACY * _ACCURACY) * tl.where(frail, 1e-2, 1.0), rounding)
+    accuracy = _FINE if FEW else _ACCURACY
+    enough = tl.maximum(rz * (accuracy * accuracy) * tl.where(frail, 1e-2, 1.0), rounding)
     k = 0
     going = True
     while going & (k < _STEPS):
@@ -289,7 +277,7 @@ def backward(
         else:
             Lw = pushed(p, way - over_targets(p * way, V, X, KB), a, N, WEIGHTED, KA, X, KB)
         potential, r, way, rz = go_on(potential, r, way, rz, Lw, inverse_D, resistance, b, bridge, X, KB)
-        if k >= 2:
+        if k >= (2 if FEW else 3):  # no row is done before
             going = scalar(rz - enough) > 0
         k += 1
     potential = potential * largest
