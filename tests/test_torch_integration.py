@@ -104,6 +104,22 @@ def test_per_row_gradients_by_vmap_of_grad() -> None:
     torch.testing.assert_close(torch.func.vmap(torch.func.grad(loss))(x), leaf.grad, rtol=1e-8, atol=1e-9)
 
 
+DENSE = ("soft_permutation", "transport", "rank by Sinkhorn")  #: the whole plan, however long the row
+SIZES = [(name, n) for name in SMOOTH for n in (5, 300, 3000) if n == 5 or name not in DENSE]
+
+
+@pytest.mark.parametrize(("name", "n"), SIZES)
+def test_several_cotangents_at_once_are_a_loop(name: str, n: int) -> None:
+    """By kernels, by a grid, by way of the reference: ``is_grads_batched``, as vectorised Jacobians ask for."""
+    dtype = torch.float64 if n == 300 else torch.float32
+    x = draw(2, n, dtype=dtype).requires_grad_()
+    answer = parts(OPERATORS[name](x))[0]
+    cotangents = draw(3, *answer.shape, seed=1, dtype=answer.dtype)
+    (together,) = torch.autograd.grad(answer, x, cotangents, is_grads_batched=True, retain_graph=True)
+    alone = [torch.autograd.grad(answer, x, each, retain_graph=True)[0] for each in cotangents]
+    torch.testing.assert_close(together, torch.stack(alone), rtol=0, atol=1e-6 * together.abs().max().item())
+
+
 def test_vmap_over_eps_weights_and_k() -> None:
     x, eps = draw(5), torch.tensor([1e-3, 1e-2, 1e-1], dtype=torch.float64)
     mapped = torch.func.vmap(lambda e: sinksort.soft_rank(x, eps=e))(eps)

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .cotangents import one_at_a_time
+
 
 @dataclass(frozen=True)
 class BlockFactor:
@@ -69,6 +71,7 @@ class _Solve(torch.autograd.Function):
         return factor._solve(r)
 
     @staticmethod
+    @one_at_a_time
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         return ctx.factor.solve(grads[0]), None
 

@@ -25,6 +25,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .cotangents import one_at_a_time
+
 #: Values at a time: temporaries stay in the cache, and memory does not depend on n. Torch's threads stay out of arrays
 #: of this size: waiting for each other after every operation, they would crawl on a machine that has more to do.
 _CPU_PIECE = 1 << 15
@@ -195,6 +197,7 @@ class _Moments(torch.autograd.Function):
         return out
 
     @staticmethod
+    @one_at_a_time
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         position, w = ctx.saved_tensors
         (coef,) = grads
@@ -227,6 +230,7 @@ class _Evaluate(torch.autograd.Function):
         return out
 
     @staticmethod
+    @one_at_a_time
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         position, coef = ctx.saved_tensors
         (v,) = grads

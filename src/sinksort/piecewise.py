@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .cotangents import one_at_a_time
 from .grid import Piece, pieces
 
 Function = Callable[[Sequence[Tensor], Sequence[Tensor]], Tensor]
@@ -60,6 +61,7 @@ class _Pieces(torch.autograd.Function):
         return out
 
     @staticmethod
+    @one_at_a_time
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         tensors, count, wanted = ctx.saved_tensors, ctx.count, ctx.needs_input_grad[4:]
         (along,) = grads

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .cotangents import one_at_a_time
 from .grid import Grid, add_moments, derivative, evaluate, horner, locate, moments, pieces, raised, tables
 from .places import OnNodes, count_of, worth
 from .squash import INCREASING_MAPS, SLOPES
@@ -124,6 +125,7 @@ class _Statistics(torch.autograd.Function):
         return mean, scale
 
     @staticmethod
+    @one_at_a_time
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, mean, scale = ctx.saved_tensors
         by_mean, by_scale = grads
@@ -160,6 +162,7 @@ class _Moments(torch.autograd.Function):
         return out.div_(x.shape[-1])
 
     @staticmethod
+    @one_at_a_time
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, mean, scale, w = ctx.saved_tensors
         cells, points, squash = ctx.options
@@ -213,6 +216,7 @@ class _Evaluate(torch.autograd.Function):
         return out
 
     @staticmethod
+    @one_at_a_time
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, mean, scale, coef = ctx.saved_tensors
         (v,) = grads

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from .._checks import tracing
+from ..cotangents import one_at_a_time
 from ..refine import accepted_error
 from ..solvers._common import host_may_look
 from . import reference
@@ -124,6 +125,7 @@ class _Read(torch.autograd.function._SingleLevelFunction):
         return answer.out
 
     @staticmethod
+    @one_at_a_time
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None]:
         way, ask, phi, state, late = ctx.given
         (x,) = ctx.saved_tensors  # says so if it was written over since

@@ -227,7 +227,8 @@ def classification(title: str, units: Sequence[Unit]) -> Section:
     section = Section(title)
     section.text.append(
         "Cross-entropy against the paper's loss on the soft rank of the true label, same network, data and steps; test "
-        "accuracy by epoch, mean ± deviation over runs."
+        "accuracy by epoch, mean ± deviation over runs. Milliseconds are what a step took beside what else ran on the "
+        "device."
     )
     for key, made in groups(units, lambda u: _settings(u, "epochs", "batch", "learning_rate", "eps")).items():
         epochs, batch, learning_rate, eps = key
@@ -243,7 +244,7 @@ def classification(title: str, units: Sequence[Unit]) -> Section:
             row += [f"{_last(runs, name):3}" for name in ("top1", "top5")]
             rows.append([*row, f"{summarise(unit['step_ms'] / unit['together'] for unit in runs).mean:.2f}"])
         head = ["network", "loss", "runs", "best top-1", "last top-1", "last top-5", "ms a step and run"]
-        section.tables.append(TableOf("Test accuracy", head, rows))
+        section.tables.append(TableOf(f"Test accuracy, {epochs} epochs", head, rows))
         section.pictures[f"{made[0]['experiment']}-{epochs}-epochs"] = _curves(made, "top1", "test accuracy", str)
     return section
 

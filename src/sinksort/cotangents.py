@@ -1,0 +1,40 @@
+"""Several cotangents of one backward pass: ``torch.autograd.grad(..., is_grads_batched=True)``.
+
+Autograd then calls a backward pass once, with a tensor that stands for all of them. Neither a kernel nor an assignment
+to a part of a tensor can deal with that: such a pass is run for one cotangent after the other.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_several = torch._C._functorch.is_legacy_batchedtensor
+Backward = Callable[..., tuple[Any, ...]]
+
+
+def one_at_a_time(backward: Backward) -> Backward:
+    """For the ``backward`` of an autograd Function. One that is differentiated again is left as it is."""
+
+    @functools.wraps(backward)
+    def each(ctx: Any, *cotangents: Tensor | None) -> tuple[Any, ...]:
+        if torch.is_grad_enabled() or not any(c is not None and _several(c) for c in cotangents):
+            return backward(ctx, *cotangents)
+        level = torch._C._vmapmode_increment_nesting() - 1
+        torch._C._vmapmode_decrement_nesting()
+        plain = [c if c is None or not _several(c) else torch._remove_batch_dim(c, level, 0, 0) for c in cotangents]
+        size = next(len(p) for p, c in zip(plain, cotangents, strict=True) if p is not c and p is not None)
+        found = [
+            backward(ctx, *(p if p is c else p[k] for p, c in zip(plain, cotangents, strict=True)))  # type: ignore[index]
+            for k in range(size)
+        ]
+        return tuple(
+            None if parts[0] is None else torch._add_batch_dim(torch.stack(parts), 0, level)
+            for parts in zip(*found, strict=True)
+        )
+
+    return each
