@@ -24,13 +24,13 @@ def one_at_a_time(backward: Backward) -> Backward:
     def each(ctx: Any, *cotangents: Tensor | None) -> tuple[Any, ...]:
         if torch.is_grad_enabled() or not any(c is not None and _several(c) for c in cotangents):
             return backward(ctx, *cotangents)
-        level = torch._C._vmapmode_increment_nesting() - 1
+        level = torch._C._vmapmode_increment_nesting() - 1  # of the loop that autograd is in
         torch._C._vmapmode_decrement_nesting()
-        plain = [c if c is None or not _several(c) else torch._remove_batch_dim(c, level, 0, 0) for c in cotangents]
-        size = next(len(p) for p, c in zip(plain, cotangents, strict=True) if p is not c and p is not None)
+        many = [torch._remove_batch_dim(c, level, 0, 0) if c is not None and _several(c) else None for c in cotangents]
+        count = next(len(c) for c in many if c is not None)
         found = [
-            backward(ctx, *(p if p is c else p[k] for p, c in zip(plain, cotangents, strict=True)))  # type: ignore[index]
-            for k in range(size)
+            backward(ctx, *(c if m is None else m[k] for m, c in zip(many, cotangents, strict=True)))
+            for k in range(count)
         ]
         return tuple(
             None if parts[0] is None else torch._add_batch_dim(torch.stack(parts), 0, level)
