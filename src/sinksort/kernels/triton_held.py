@@ -50,6 +50,7 @@ from .triton_parts import (
     LOG2_E,
     NONE,
     NUMBERS,
+    TOO_FINE,
     WEAK,
     halves,
     load_weights,
@@ -195,6 +196,7 @@ def forward(
                 D = over_values(p * a * (1.0 - p), KA, X, KB)
                 softness = scalar(most_over_targets(tl.where(b > 0, D / tl.where(b > 0, b, 1.0), 0.0), 1, X, KB))
                 error = tl.where(nearly_hard(softness), 1.0, error)
+    error = tl.where(inverse_s * TOO_FINE < 1.0, 1.0, error)
     tl.store(error_ptr + row, tl.where(bad > 0, 0.0, error))
     U = tl.load(start_ptr, mask=j < K, other=0.0).to(tl.float64) - (grown * inverse_s).to(tl.float64)
     tl.debug_barrier()  # threads that repeat each other have all read it
