@@ -67,8 +67,9 @@ NEAR = tl.constexpr(5e-4)  #: a step from here that leaves little ends below ACC
 _STEPS = tl.constexpr(30)
 _SOFT = tl.constexpr(1e-4)  #: error of the column sums of a nearly hard plan, relative to what is soft in it
 BRIDGE = tl.constexpr(1e-7)  #: joins parts of a plan: rounding would decide what flows between them
-_ACCURACY = tl.constexpr(4e-4)  #: of lambda in the backward pass: leaves at most 2e-4 of the largest gradient
-_FINE = tl.constexpr(1e-4)  #: the same of few values, whose plans may hang on frail links
+#: Of lambda in the backward pass. Where cotangents grow with ranks, as of a sum of their squares, all but a hundredth
+#: of a gradient is cancelled by what comes through lambda: 4e-4 would leave errors of 1e-2.
+_ACCURACY = tl.constexpr(1e-4)
 LAST = tl.constexpr(6)  #: rows of ``Ask.last``
 
 
@@ -269,8 +270,7 @@ def backward(
     r, way, rz = begin(t, inverse_D, resistance, b, X, KB)
     # What flows over a link is rounded to 1e-7 of t, and no step makes that better.
     rounding = over_targets(resistance, 1, X, KB) * (1e-7 * 1e-7)
-    accuracy = _FINE if FEW else _ACCURACY
-    enough = tl.maximum(rz * (accuracy * accuracy) * tl.where(frail, 1e-2, 1.0), rounding)
+    enough = tl.maximum(rz * (_ACCURACY * _ACCURACY) * tl.where(frail, 1e-2, 1.0), rounding)
     k = 0
     going = True
     while going & (k < _STEPS):
