@@ -140,6 +140,18 @@ def test_other_maps_into_the_unit_interval(squash):
     same(answer.out, gradient, *true_ranks(ask), w, 14)
 
 
+def test_without_a_squash_a_value_may_be_far_from_all_others():
+    """Single precision moved the others by 3e-5, or lost them; their sorted values were the middle of the range."""
+    x = torch.rand(1, 4, generator=torch.Generator().manual_seed(3)).to(DEVICE)
+    x[0, 2] = 1e6
+    ask, phi = rank_ask(x, squash=None)
+    answer, w, gradient = pulled(ask, phi)
+    same(answer.out, gradient, *true_ranks(ask), w, 4, out=2e-7)
+    x[0, 2] = 1e8
+    true = sinksort.soft_sort(x.double(), squash=None, solver=WHOLE, backend="torch")
+    assert (triton_rows.push(ask).out - true).abs().max() <= 10.0  # 1e-7 of the range
+
+
 def test_infinite_values_without_a_squash_go_to_the_ends():
     x = torch.tensor([[0.3, math.inf, 0.9, -math.inf, 0.1], [math.inf, 2.0, -1.0, 0.5, 0.6]], device=DEVICE)
     within = 0.3 + 0.4 * torch.rand(1, 60, generator=torch.Generator().manual_seed(1)).to(DEVICE)

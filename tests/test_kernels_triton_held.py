@@ -94,6 +94,15 @@ def test_gradients_hang_on_what_little_is_soft():
     same(answer.out, gradient, *true_ranks(ask), w, 10, grad=5e-5)
 
 
+def test_gradients_of_the_sum_of_squared_ranks():
+    """It hardly changes with x: nearly all of what each rank does is undone by the others."""
+    ask, phi = rank_ask(random(2, 33, seed=33).to(DEVICE))
+    answer = triton_rows.pull(ask, phi)
+    gradient = triton_rows.pull_backward(ask, phi, answer.state, answer.out)
+    wide, true = true_ranks(ask)
+    same(answer.out, gradient, wide, true, answer.out, 33, grad=8e-4)
+
+
 def soft_at_most(wide, eps):
     """How much the plan of each row leaves to other targets than the likeliest, on average: in float64."""
     p = sinksort.soft_permutation(wide, eps=eps, solver=sinksort.Newton(compress=False), backend="torch")

@@ -50,6 +50,7 @@ from .triton_parts import (
     LOG2_E,
     NONE,
     NUMBERS,
+    TOO_FINE,
     WEAK,
     halves,
     load_weights,
@@ -66,8 +67,9 @@ NEAR = tl.constexpr(5e-4)  #: a step from here that leaves little ends below ACC
 _STEPS = tl.constexpr(30)
 _SOFT = tl.constexpr(1e-4)  #: error of the column sums of a nearly hard plan, relative to what is soft in it
 BRIDGE = tl.constexpr(1e-7)  #: joins parts of a plan: rounding would decide what flows between them
-_ACCURACY = tl.constexpr(4e-4)  #: of lambda in the backward pass: leaves at most 2e-4 of the largest gradient
-_FINE = tl.constexpr(1e-4)  #: the same of few values, whose plans may hang on frail links
+#: Of lambda in the backward pass. Where cotangents grow with ranks, as of a sum of their squares, all but a hundredth
+#: of a gradient is cancelled by what comes through lambda: 4e-4 would leave errors of 1e-2.
+_ACCURACY = tl.constexpr(1e-4)
 LAST = tl.constexpr(6)  #: rows of ``Ask.last``
 
 
@@ -195,6 +197,7 @@ def forward(
                 D = over_values(p * a * (1.0 - p), KA, X, KB)
                 softness = scalar(most_over_targets(tl.where(b > 0, D / tl.where(b > 0, b, 1.0), 0.0), 1, X, KB))
                 error = tl.where(nearly_hard(softness), 1.0, error)
+    error = tl.where(inverse_s * TOO_FINE < 1.0, 1.0, error)
     tl.store(error_ptr + row, tl.where(bad > 0, 0.0, error))
     U = tl.load(start_ptr, mask=j < K, other=0.0).to(tl.float64) - (grown * inverse_s).to(tl.float64)
     tl.debug_barrier()  # threads that repeat each other have all read it
@@ -267,8 +270,7 @@ def backward(
     r, way, rz = begin(t, inverse_D, resistance, b, X, KB)
     # What flows over a link is rounded to 1e-7 of t, and no step makes that better.
     rounding = over_targets(resistance, 1, X, KB) * (1e-7 * 1e-7)
-    accuracy = _FINE if FEW else _ACCURACY
-    enough = tl.maximum(rz * (accuracy * accuracy) * tl.where(frail, 1e-2, 1.0), rounding)
+    enough = tl.maximum(rz * (_ACCURACY * _ACCURACY) * tl.where(frail, 1e-2, 1.0), rounding)
     k = 0
     going = True
     while going & (k < _STEPS):

@@ -29,6 +29,8 @@ SQUASHES = {"sigmoid": 1, "arctan": 2, None: 0}
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 NOWHERE = tl.constexpr(1e30)  #: potential of a slot without a target
+#: s from which what two halves of a place leave out is seen in ranks. Without a squash the range of values is in s.
+TOO_FINE = tl.constexpr(3e7)
 WEAK, NONE = tl.constexpr(1e-3), tl.constexpr(1e-14)  #: plans less soft than this need double precision, or nothing
 
 

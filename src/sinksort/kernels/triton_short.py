@@ -22,6 +22,7 @@ from .triton_parts import (
     LOG2_E,
     NOWHERE,
     NUMBERS,
+    TOO_FINE,
     apart_from_mean,
     exact_boundaries,
     halves,
@@ -220,6 +221,7 @@ def forward(
     error = tl.max(worst, axis=0) + tl.sum(tl.abs(b - c), axis=0)
     if MENDED:
         error = tl.where(nearly_hard(softness), 1.0, error)
+    error = tl.where(inverse_s * TOO_FINE < 1.0, 1.0, error)
     tl.store(error_ptr + row, tl.where(bad > 0, 0.0, error))
     store_facts(state_ptr, origin, unit, spread, bad)
 

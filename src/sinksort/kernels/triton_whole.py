@@ -162,7 +162,7 @@ def forward(
     """U_at: how far behind the facts of a row its potentials begin, see ``triton_rows.state_layout``."""
     row = tl.program_id(0).to(tl.int64)
     if not ALWAYS:
-        if not (tl.load(error_ptr + row) > ACCEPTED):  # NaN is not late
+        if tl.load(error_ptr + row) <= ACCEPTED:  # NaN is late: rows that hold NaN have an error of 0
             store_late(state_ptr + row * S, 0)
             return
     DT: tl.constexpr = tl.float64 if WIDE else tl.float32
