@@ -103,6 +103,22 @@ def test_how_values_are_shared_out_does_not_matter(team: Team, name: str) -> Non
             torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-11 * theirs.abs().max().item())
 
 
+def gradients_together_and_alone(rank: int, size: int, x: Tensor, sizes: list[int]) -> tuple[Tensor, Tensor]:
+    shard = cut(x, sizes, rank).clone().requires_grad_()
+    ranks = spread.soft_rank(shard, eps=0.03)
+    cotangents = torch.randn(3, *ranks.shape, generator=torch.Generator().manual_seed(rank), dtype=x.dtype)
+    (together,) = torch.autograd.grad(ranks, shard, cotangents, is_grads_batched=True, retain_graph=True)
+    return together, torch.stack([torch.autograd.grad(ranks, shard, c, retain_graph=True)[0] for c in cotangents])
+
+
+def test_several_cotangents_at_once_are_a_loop(team: Team) -> None:
+    x = torch.tensor(table(["normal"], 1, 1200, seed=1))
+    answers = team.run(gradients_together_and_alone, x, [500, 3, 697])
+    raised(answers)
+    for together, looped in answers:
+        torch.testing.assert_close(together, looped, rtol=0, atol=1e-12 * looped.abs().max().item())
+
+
 # ---- every option
 
 

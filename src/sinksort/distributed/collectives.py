@@ -15,6 +15,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ..cotangents import one_at_a_time
+
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 Group: TypeAlias = "dist.ProcessGroup | None"
@@ -109,5 +111,6 @@ class _Sum(torch.autograd.Function):
         return out
 
     @staticmethod
+    @one_at_a_time
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         return ctx.everyone.sum(grads[0]), None, None
