@@ -1,9 +1,9 @@
 """Kernels on the CPU for batches of short rows, compiled by Numba: what ``asks.Kernels`` wants.
 
-Rows go to one of five families of kernels: with one unknown where there are two targets, sixteen at a time where rows
-are very short, without a matrix where targets are few, in double precision where sorts need it, and with a matrix in
-single precision elsewhere. Small batches take a few microseconds, so tensors become flat arrays by the shortest way
-there is.
+Rows go to one of six families of kernels: with one unknown where there are two targets, sixteen at a time where rows
+are very short or are many that share soft targets, without a matrix where targets are few, in double precision where
+sorts need it, and with a matrix in single precision elsewhere. Small batches take a few microseconds, so tensors become
+flat arrays by the shortest way there is.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import triton.language as tl
 
 from .triton_held_tiles import most_over_targets, over_targets, over_values, running, scalar
 
-_FAR = tl.constexpr(40.0)  #: log f stays within single precision; a row that needs more is not answered here
+FAR = tl.constexpr(40.0)  #: log f stays within single precision; a row that needs more is not answered here
 _FRAIL = tl.constexpr(30.0)  #: b times resistance from which rounding is seen in the fourth digit of a gradient
 
 
@@ -85,7 +85,7 @@ def accept_or_shorten(
     climb = over_targets(rho * newton, 1, X, KB)
     here = over_targets(rho * way, 1, X, KB)
     overshot = here < -0.5 * rise
-    there = tl.minimum(tl.maximum(base + length * way, -_FAR), _FAR)
+    there = tl.minimum(tl.maximum(base + length * way, -FAR), FAR)
     base = tl.where(overshot, base, there)
     way = tl.where(overshot, way, newton)
     length = tl.where(overshot, length * rise / (rise - here), 1.0)

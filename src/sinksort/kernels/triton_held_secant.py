@@ -22,20 +22,17 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .triton_held_newton import path_of, precondition
+from .triton_held_newton import FAR, path_of, precondition
 from .triton_held_tiles import inverse_of, most_over_targets, over_targets, over_values, scalar
 from .triton_parts import LOG2_E, WEAK
 
 _ENOUGH = tl.constexpr(2e-6)  #: L1 error of the column sums at which a row is done; ranks are off by a fifth of it
 _ROUNDED = tl.constexpr(4e-6)  #: the same after all points that M is trusted: of some plans rounding leaves more
-_UNSEEN, _TRUSTED = (
-    tl.constexpr(4),
-    tl.constexpr(16),
-)  #: points before which no row is done, after which M is made again
+_UNSEEN = tl.constexpr(4)  #: points before which no row is done
+_TRUSTED = tl.constexpr(16)  #: points after which M is made again
 _ROUNDS = tl.constexpr(4)
 _OMEGA = tl.constexpr(0.72)  #: M L has eigenvalues from 0.8 to 2, most of them near 1.2, and a pair tells of few
 _LEAST, _MOST = tl.constexpr(0.4), tl.constexpr(1.0)  #: omega of any row
-_FAR = tl.constexpr(40.0)  #: log f stays within single precision; a row that needs more is not answered here
 
 
 @triton.jit
@@ -138,4 +135,4 @@ def onward(
     way = tl.where(too_far, way, bounded(step))
     length = tl.where(too_far, shorter, 1.0)
     last, last_g, old_g = tl.where(too_far, last, rho), tl.where(too_far, last_g, g), tl.where(too_far, old_g, new_g)
-    return tl.minimum(tl.maximum(at, -_FAR), _FAR), way, length, omega, last, last_g, old_g
+    return tl.minimum(tl.maximum(at, -FAR), FAR), way, length, omega, last, last_g, old_g
