@@ -25,7 +25,8 @@ BLOCK, WARPS = 256, 4
 def add_up_rows(chunks, to_nodes, room, out, G, skip, UP: tl.constexpr, COUNTS: tl.constexpr):
     row = tl.program_id(0)
     M = from_counts() if COUNTS else from_moments(to_nodes)
-    add_up(chunks + (UP if COUNTS else 0), row, G, skip, M, room + row * UP, out + row * UP, UP)
+    chunks += row * G * skip + (UP if COUNTS else 0)
+    add_up(chunks, G, skip, M, room + row * UP, out + row * UP, UP, False)
 
 
 @triton.jit
@@ -49,27 +50,44 @@ class Spread:
         kind = {"SQUASH": code, "WEIGHTED": weighted}
         moments[(R * G,)](*strided(x), *of_a, x, 0, 2, stats, n, tiles, G, **kind, RULE=True, BLOCK=BLOCK)
         width = UP * (1 + weighted)
-        chunks, room, masses, present = (empty(size) for size in (R * G * width, R * UP, (R, UP), (R, UP)))
+        chunks, room = empty(R * G * width), empty(R * UP)
+        masses, present = torch.full((2, R, UP), torch.nan, device=DEVICE)
         shape = {"HI": HI, "BLOCK": BLOCK, "SLABS": WARPS, "num_warps": WARPS}
         spread[(R * G,)](
-            *strided(x), *of_a, stats, G, state, HEAD.value, 0, chunks, n, tiles, G, **kind, GP=16, WHOLE=0, **shape
+            *strided(x),
+            *of_a,
+            stats,
+            G,
+            state,
+            HEAD.value,
+            0,
+            chunks,
+            G * width,
+            n,
+            tiles,
+            G,
+            **kind,
+            GP=16,
+            WHOLE=0,
+            **shape,
         )
         if w is not None:
             spread_cotangents[(R * G,)](
-                *strided(x), *strided(w), state, HEAD.value, 0, chunks, n, tiles, G, SQUASH=code, **shape
+                *strided(x), *strided(w), state, HEAD.value, 0, chunks, G * width, n, tiles, G, SQUASH=code, **shape
             )
         matrix = to_nodes(DEVICE)
         add_up_rows[(R,)](chunks, matrix, room, masses, G, width, UP=UP, COUNTS=False)
         if weighted:
             add_up_rows[(R,)](chunks, matrix, room, present, G, width, UP=UP, COUNTS=True)
         self.nodes = 9 * HI + 7
-        self.masses, self.present = masses.double(), present
+        assert masses[:, self.nodes :].isnan().all()  # what stands there may be somebody else's
+        self.masses, self.present = masses[:, : self.nodes].double(), present[:, : self.nodes]
         self.least, self.step = state[:, LEAST.value, None].double(), state[:, STEP.value, None].double()
 
     def sum(self, f):
         """Of f at the nodes, which is a function of places counted in cells."""
         q = torch.arange(self.nodes, device=DEVICE).double()
-        return (self.masses[:, : self.nodes] * f(q - 3)).sum(-1)
+        return (self.masses * f(q - 3)).sum(-1)
 
     def places(self, x):
         return (x.double() - self.least) / self.step
@@ -130,7 +148,7 @@ def test_where_there_are_values_of_any_weight():
     x[0, 0], x[0, 1] = 0.0, 1.0
     cells[0], cells[1] = 0, 9 * HI - 1
     found = Spread(x, HI, a=uniform(1, n) * (uniform(1, n, seed=1) > 0.7))
-    wanted = torch.zeros(16 * HI, dtype=torch.bool, device=DEVICE)
+    wanted = torch.zeros(9 * HI + 7, dtype=torch.bool, device=DEVICE)
     for node in range(8):
         wanted[cells + node] = True
     assert torch.equal(found.present[0] != 0, wanted)

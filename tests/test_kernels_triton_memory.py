@@ -1,4 +1,4 @@
-"""What rows of up to 2048 values take of memory in Triton, and what is kept of them in few bytes."""
+"""What rows take of memory in Triton, and what is kept of short ones in few bytes."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ pytest.importorskip("triton", reason="Triton is made for Linux only")
 import triton  # after the check that it is there
 import triton.language as tl
 
-from sinksort.kernels import triton_launch, triton_rows, triton_state
+from sinksort.kernels import triton_launch, triton_long, triton_rows, triton_state
 from sinksort.kernels.tables import nodes_in_place_of
 from tests.test_kernels_triton import DEVICE, random, rank_ask
 
@@ -16,33 +16,48 @@ from tests.test_kernels_triton import DEVICE, random, rank_ask
 @pytest.fixture
 def scratch(monkeypatch):
     """Bytes of scratch that were asked for; nothing is launched."""
-    taken = []
+    found = []
 
     def empty(recorder, *shape, dtype):
         part = recorder._changing[0].new_empty(shape, dtype=dtype)
-        taken.append(size(part))
+        found.append(whole(size(part), 256))
         return part
 
     monkeypatch.setattr(triton_launch.Recorder, "empty", empty)
-    monkeypatch.setattr(triton_launch.Recorder, "__call__", lambda *_args, **_constants: None)
+    for make in ("__call__", "at_once"):
+        monkeypatch.setattr(triton_launch.Recorder, make, lambda *_args, **_constants: None)
     monkeypatch.setattr(triton_launch.Recorder, "record", lambda _recorder: None)
     monkeypatch.setattr(triton_launch, "_records", {})  # nothing that was launched here is to be launched again
-    return taken
+    return found
 
 
 def size(t):
     return t.numel() * t.element_size()
 
 
-@pytest.mark.parametrize("n", [10, 33, 100, 128])
+def whole(size, unit=512):
+    """What torch takes of a GPU's memory for so many bytes."""
+    return -(-size // unit) * unit
+
+
+def taken(*tensors):
+    return sum(whole(size(t)) for t in tensors)
+
+
+@pytest.mark.parametrize(
+    ("kernels", "R", "n"),
+    [(triton_rows, 64, n) for n in (10, 33, 100, 128)]
+    + [(triton_rows, R, n) for R, n in ((1, 1000), (128, 1000), (1, 2048))]
+    + [(triton_long, R, n) for R, n in ((1, 10_000), (16, 10_000), (1, 100_000))],
+)
 @pytest.mark.parametrize("eps", [1e-2, 1e-3])
-def test_short_rows_take_at_most_four_times_their_size(scratch, n, eps):
-    ask, phi = rank_ask(random(64, n).to(DEVICE), eps, nodes_in_place_of(n, eps, "triton"))
-    out, state, error = triton_rows.pull(ask, phi)
-    assert size(out) + size(state) + size(error) + sum(scratch) <= 4 * size(ask.x)
+def test_rows_take_at_most_four_times_their_size(scratch, kernels, R, n, eps):
+    ask, phi = rank_ask(random(R, n).to(DEVICE), eps, nodes_in_place_of(n, eps, "triton"))
+    out, state, error = kernels.pull(ask, phi)
+    assert taken(out, state, error) + whole(sum(scratch)) <= 4 * size(ask.x)
     scratch.clear()
-    grad = triton_rows.pull_backward(ask, phi, state, ask.x)
-    assert size(out) + size(state) + size(grad) + sum(scratch) <= 4 * size(ask.x)
+    grad = kernels.pull_backward(ask, phi, state, ask.x)
+    assert taken(out, state, grad) + whole(sum(scratch)) <= 4 * size(ask.x)
 
 
 @triton.jit

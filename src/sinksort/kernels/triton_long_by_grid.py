@@ -3,6 +3,9 @@
 They serve long rows (``triton_long``), and rows that fit a thread block but whose plans do not fit into registers
 (``triton_rows``). Of the latter any program reads all values in no time, and what counts is the time that the host
 needs for a launch: so they have two launches each way, which do what takes long rows four.
+
+What kernels hand to each other stands where the answers will, wherever that is possible: a call with its gradient takes
+at most four times the memory of its values, if they are 1000 or more, answers and gradient included.
 """
 
 from __future__ import annotations
@@ -23,8 +26,8 @@ from .triton_long_spread import LO, spread, spread_cotangents, to_nodes
 
 MOST_NODES = 128  #: of a rule
 _PROGRAMS = 528  #: chunks that all rows together are cut into: four for each multiprocessor of a large GPU
-_MOMENTS_BLOCK, _SPREAD_BLOCK, _READ_BLOCK, _SUM_BLOCK = 2048, 256, 1024, 512
-_SPREAD_WARPS = 4  #: each of which has a slab of the block
+_MOMENTS_BLOCK, _SPREAD_BLOCK, _READ_BLOCK, _SUM_BLOCK = 2048, 512, 1024, 512
+_SPREAD_WARPS = 8  #: each of which has a slab of the block
 _GATHERED = 64  #: chunks of a row that its one program adds up itself
 _WHOLE = 2048  #: longest rows that every program may read
 _HEAD: int = grid.HEAD.value
@@ -47,6 +50,10 @@ class Sizes(NamedTuple):
     def before_tables(self) -> int:
         """Those of them that are facts and potentials: a multiple of 16."""
         return _HEAD + 2 * self.KP
+
+    @property
+    def nodes(self) -> int:
+        return self.CELLS + 7
 
     @property
     def tiles(self) -> dict[str, int]:
@@ -124,21 +131,21 @@ def forward(launch: Recorder, given: Given, last: Tensor, out: Tensor, error: Te
             moments, R * M, *strided(x), *strided(a), given.y, row_stride(given.y), K, stats, n, tiles, M,
             **kind, RULE=True, BLOCK=_MOMENTS_BLOCK,
         )  # fmt: skip
-    G, tiles = cut(R, n, _SPREAD_BLOCK)
+    G, tiles = _cut_to_spread(R, n, UP)
     width = UP * (1 + given.weighted)
-    chunks = launch.empty(R * G * width, dtype=torch.float32)
+    chunks = _until_written(None if given.weighted else out, launch, R, G * width)
     launch(
-        spread, R * G, *strided(x), *strided(a), stats, M, *of_state, chunks, n, tiles, G,
+        spread, R * G, *strided(x), *strided(a), stats, M, *of_state, *chunks, n, tiles, G,
         **kind, HI=HI, GP=_most(M or 1), BLOCK=_SPREAD_BLOCK, SLABS=_SPREAD_WARPS,
         WHOLE=triton.next_power_of_2(n) if whole else 0, num_warps=_SPREAD_WARPS,
     )  # fmt: skip
     chunks, G = _gathered(launch, chunks, R, G, width)
     matrix = launch.constant(to_nodes(x.device))
-    scratch = launch.empty(R * 3 * UP, dtype=torch.float32)
+    scratch = _until_written(out, launch, R, UP + given.weighted * sizes.nodes)
     launch(
         solve, R,
-        chunks, G, matrix, *given.targets, last, row_stride(last), given.eps, given.eps_rows, *of_state, error, scratch,
-        *((*strided(x), out, n) if whole else [None] * 5),
+        *chunks, G, matrix, *given.targets, last, row_stride(last), given.eps, given.eps_rows, *of_state, error,
+        *scratch, *((*strided(x), out, n) if whole else [None] * 5),
         K=K, KP=KP, CELLS=CELLS, UP=UP, WEIGHTED=given.weighted, EPS_ROWS=given.by_row, **sizes.tiles,
         SQUASH=given.code if whole else 0, READ=_READ_BLOCK if whole else 0,
     )  # fmt: skip
@@ -151,23 +158,26 @@ def forward(launch: Recorder, given: Given, last: Tensor, out: Tensor, error: Te
 
 
 def backward(launch: Recorder, given: Given, w: Tensor, out: Tensor) -> Tensor:
-    """``pull_backward``. What is given back begins, for every row, with a counter that is 0."""
+    """``pull_backward``. What is given back of long rows begins, for every row, with a counter that is 0."""
     x, a, (R, n) = given.x, given.a, given.x.shape
     K, KP, HI, CELLS, UP = sizes = sizes_of(given.y)
     of_state, of_eps = (given.state, given.size, given.before), (given.eps, given.eps_rows)
-    G, tiles = cut(R, n, _SPREAD_BLOCK)
-    chunks = launch.empty(R * G * UP, dtype=torch.float32)
+    G, tiles = _cut_to_spread(R, n, UP)
+    chunks = _until_written(out, launch, R, G * UP)
     launch(
-        spread_cotangents, R * G, *strided(x), *strided(w), *of_state, chunks, n, tiles, G,
+        spread_cotangents, R * G, *strided(x), *strided(w), *of_state, *chunks, n, tiles, G,
         SQUASH=given.code, HI=HI, BLOCK=_SPREAD_BLOCK, SLABS=_SPREAD_WARPS, num_warps=_SPREAD_WARPS,
     )  # fmt: skip
     chunks, G = _gathered(launch, chunks, R, G, UP)
     matrix = launch.constant(to_nodes(x.device))
-    scratch = launch.empty(R * 2 * UP, dtype=torch.float32)
     of_values = *strided(x), *strided(a), *strided(w)
     whole = n <= _WHOLE
+    if whole and _READ_BLOCK >= UP:
+        scratch, scratch_row = _until_written(out, launch, R, UP + sizes.nodes)
+    else:  # others read the table while they write
+        scratch, scratch_row = launch.empty(R * 2 * UP, dtype=torch.float32), 2 * UP
     launch(
-        solve_backward, R, chunks, G, matrix, *given.targets, *of_eps, *of_state, scratch,
+        solve_backward, R, *chunks, G, matrix, *given.targets, *of_eps, *of_state, scratch, scratch_row,
         *((*of_values, out, n) if whole else [None] * 11),
         K=K, KP=KP, CELLS=CELLS, UP=UP, EPS_ROWS=given.by_row, **sizes.tiles,
         SQUASH=given.code if whole else 0, WEIGHTED=whole and given.weighted, READ=_READ_BLOCK if whole else 0,
@@ -189,13 +199,27 @@ def backward(launch: Recorder, given: Given, w: Tensor, out: Tensor) -> Tensor:
         *of_values, *of_state, scratch, sums, *of_eps, out, n, blocks, G,
         KP=KP, CELLS=CELLS, UP=UP, GP=_most(G), **kind, BLOCK=_READ_BLOCK,
     )  # fmt: skip
-    return scratch
+    return scratch[UP:]
 
 
-def _gathered(launch: Recorder, chunks: Tensor, R: int, G: int, width: int) -> tuple[Tensor, int]:
+def _cut_to_spread(R: int, n: int, UP: int) -> tuple[int, int]:
+    """``cut``, so that all moments of a row that is not long are at most as many as its values."""
+    return cut(R, n, _SPREAD_BLOCK, min(_PROGRAMS, R * max(1, n // UP)) if n <= _WHOLE else _PROGRAMS)
+
+
+def _until_written(result: Tensor | None, launch: Recorder, R: int, singles: int) -> tuple[Tensor, int]:
+    """Room for so many numbers of each row, and how far apart rows are: where the result will stand, if they fit."""
+    if result is not None and result.dtype == torch.float32 and result.shape[1] >= singles:
+        return result, result.shape[1]
+    return launch.empty(R * singles, dtype=torch.float32), singles
+
+
+def _gathered(
+    launch: Recorder, chunks: tuple[Tensor, int], R: int, G: int, width: int
+) -> tuple[tuple[Tensor, int], int]:
     """What the chunks of each row have left, and how many that are: one, if there were many."""
     if G <= _GATHERED:
         return chunks, G
     together = launch.empty(R * width, dtype=torch.float32)
-    launch(gather, R * programs_to_gather(width), chunks, together, G, WIDTH=width, BLOCK=128)
-    return together, 1
+    launch(gather, R * programs_to_gather(width), *chunks, together, G, WIDTH=width, BLOCK=128)
+    return (together, width), 1

@@ -153,7 +153,7 @@ def sum_back(
     pid = tl.program_id(0)
     row, g = pid // G, pid % G
     table = table_of(state, row, size, before)
-    covariances = scratch + row.to(tl.int64) * (2 * UP) + UP
+    covariances = scratch + row.to(tl.int64) * (2 * UP)
     total, tilted = chunk_sums_back(
         x, x_row, x_step, a, a_row, a_step, w, w_row, w_step, row, g, tiles, n, table, covariances,
         slope_back(eps, eps_rows, row, EPS_ROWS), KP, CELLS, UP, SQUASH, WEIGHTED, BLOCK,
@@ -195,7 +195,7 @@ def read_back(
     pid = tl.program_id(0)
     row, block = pid // blocks, pid % blocks
     table = table_of(state, row, size, before)
-    covariances = scratch + row.to(tl.int64) * (2 * UP) + UP
+    covariances = scratch + row.to(tl.int64) * (2 * UP)
     at = block.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     total, tilted = tl.full((), 0.0, tl.float64), tl.full((), 0.0, tl.float64)
     if SQUASH != 0:
@@ -233,4 +233,5 @@ def write_back(
     if SQUASH != 0:
         tilted = tl.where(tl.load(table + CONSTANT) > 0.0, 0.0, tilted)
         pull = standard_back(pull, z, weight, v, total, tilted, kept(table + WEIGHT), kept(table + STD))
+    tl.debug_barrier()  # the table may stand where these are written
     tl.store(out + row.to(tl.int64) * n + at, pull.to(out.dtype.element_ty), mask=at < n)

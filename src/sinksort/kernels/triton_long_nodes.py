@@ -26,31 +26,34 @@ _SLICE = tl.constexpr(32)  #: numbers that a program gathers
 
 @triton.jit
 def add_up(
-    moments: tl.tensor, row: tl.tensor, chunks: tl.tensor, skip: tl.tensor, M: tl.tensor, room: tl.tensor,
-    out: tl.tensor, UP: tl.constexpr,
-) -> Any:  # fmt: skip
-    """The sum of all masses; they themselves are left in ``out``, by way of ``room`` for as many numbers.
+    moments: tl.tensor, chunks: tl.tensor, skip: tl.tensor, M: tl.tensor, room: tl.tensor, out: tl.tensor,
+    UP: tl.constexpr, SHARES: tl.constexpr,
+) -> None:  # fmt: skip
+    """Masses at the nodes are left in ``out``, by way of ``room`` for UP numbers; or their shares of all mass.
 
-    Chunks are ``skip`` apart. There are as many moments as nodes with their padding, sixteen of each wide cell, and M
-    turns those into masses at its sixteen nodes, seven of which it shares with the next wide cell.
+    Chunks of the row are ``skip`` apart, and may stand where ``room`` and ``out`` are. There are as many moments as
+    nodes with their padding, sixteen of each wide cell, and M turns those into masses at its sixteen nodes, seven of
+    which it shares with the next wide cell.
     """
     HI: tl.constexpr = UP // 16
     q = tl.arange(0, UP)
     total = tl.zeros((UP,), tl.float32)
     for first in range(0, chunks, _AT_ONCE):
         g = first + tl.arange(0, _AT_ONCE)
-        where = (row.to(tl.int64) * chunks + g)[:, None] * skip + q[None, :]
+        where = g[:, None] * skip + q[None, :]
         total += tl.sum(tl.load(moments + where, mask=(g < chunks)[:, None], other=0.0), 0)
     of_cells = tl.dot(tl.reshape(total, (HI, 16)), M, input_precision="ieee")
+    tl.debug_barrier()  # until all have read
     tl.store(room + tl.arange(0, HI)[:, None] * 16 + tl.arange(0, 16)[None, :], of_cells)
     tl.debug_barrier()
     h = q // LO
     r = q - LO * h
     mass = tl.load(room + h * 16 + r, mask=h < HI, other=0.0)
     mass += tl.load(room + (h - 1) * 16 + r + LO, mask=(r < 16 - LO) & (h > 0) & (h <= HI), other=0.0)
-    tl.store(out + q, mass)
+    if SHARES:
+        mass *= 1.0 / tl.sum(mass)
+    tl.store(out + q, mass, mask=q < LO * HI + 7)
     tl.debug_barrier()
-    return tl.sum(mass)
 
 
 @triton.jit
@@ -66,8 +69,10 @@ def from_counts() -> Any:
     return tl.where((behind >= 0) & (behind < 8), 1.0, 0.0)
 
 
-@triton.jit(do_not_specialize=["G"])
-def gather(moments: tl.tensor, out: tl.tensor, G: tl.tensor, WIDTH: tl.constexpr, BLOCK: tl.constexpr) -> None:
+@triton.jit(do_not_specialize=["moments_row", "G"])
+def gather(
+    moments: tl.tensor, moments_row: tl.tensor, out: tl.tensor, G: tl.tensor, WIDTH: tl.constexpr, BLOCK: tl.constexpr
+) -> None:  # fmt: skip
     """One chunk of many, by several programs a row: WIDTH numbers a chunk, BLOCK chunks at a time."""
     SLICES: tl.constexpr = WIDTH // _SLICE
     row = (tl.program_id(0) // SLICES).to(tl.int64)
@@ -75,7 +80,7 @@ def gather(moments: tl.tensor, out: tl.tensor, G: tl.tensor, WIDTH: tl.constexpr
     total = tl.zeros((_SLICE,), tl.float32)
     for first in range(0, G, BLOCK):
         g = first + tl.arange(0, BLOCK)
-        where = (row * G + g)[:, None] * WIDTH + q[None, :]
+        where = row * moments_row + g[:, None] * WIDTH + q[None, :]
         total += tl.sum(tl.load(moments + where, mask=(g < G)[:, None], other=0.0), 0)
     tl.store(out + row * WIDTH + q, total)
 

@@ -50,17 +50,21 @@ _ENOUGH = tl.constexpr(2e-6)  #: L1 error of the column sums at which a row is d
 _MOST_ROUNDS = tl.constexpr(4)
 
 
-@triton.jit(do_not_specialize=["chunks", "x", "x_row", "x_step", "out", "n"])
+@triton.jit(do_not_specialize=["moments_row", "chunks", "scratch_row", "x", "x_row", "x_step", "out", "n"])
 def solve(
-    moments: tl.tensor, chunks: tl.tensor, to_nodes: tl.tensor, y: tl.tensor, y_row: tl.tensor, b: tl.tensor,
-    b_row: tl.tensor, phi: tl.tensor, phi_row: tl.tensor, last: tl.tensor, last_row: tl.tensor, eps: tl.tensor,
-    eps_rows: tl.tensor, state: tl.tensor, size: tl.tensor, before: tl.tensor, error: tl.tensor, scratch: tl.tensor,
-    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, out: tl.tensor, n: tl.tensor,
+    moments: tl.tensor, moments_row: tl.tensor, chunks: tl.tensor, to_nodes: tl.tensor, y: tl.tensor, y_row: tl.tensor,
+    b: tl.tensor, b_row: tl.tensor, phi: tl.tensor, phi_row: tl.tensor, last: tl.tensor, last_row: tl.tensor,
+    eps: tl.tensor, eps_rows: tl.tensor, state: tl.tensor, size: tl.tensor, before: tl.tensor, error: tl.tensor,
+    scratch: tl.tensor, scratch_row: tl.tensor, x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, out: tl.tensor,
+    n: tl.tensor,
     K: tl.constexpr, KP: tl.constexpr, CELLS: tl.constexpr, UP: tl.constexpr, WEIGHTED: tl.constexpr,
     EPS_ROWS: tl.constexpr, KB: tl.constexpr, X: tl.constexpr, V: tl.constexpr, VT: tl.constexpr, KF: tl.constexpr,
     XF: tl.constexpr, SQUASH: tl.constexpr, READ: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Potentials, tables and errors of a row whose facts are in its state; scratch: 3 UP numbers a row.
+    """Potentials, tables and errors of a row whose facts are in its state.
+
+    Scratch of a row: UP numbers, and with weights as many as there are nodes; moments may stand there, unless there are
+    weights, and so may the answers, which are written last.
 
     Tiles of the coarse nodes have KB lanes for the targets, X for nodes, of which a thread has V and VT. The pass over
     all nodes has tiles of KF lanes and XF nodes. If READ is not 0, the tables are read as well, at READ values x at a
@@ -75,14 +79,15 @@ def solve(
     table = table_of(state, row, size, before)
     ranks = table + HEAD + 2 * KP
     step = tl.load(table + STEP)
-    mine = scratch + row64 * (3 * UP)
-    room = mine + 2 * UP
+    mine = ranks + 2 * UP
+    room = scratch + row64 * scratch_row
+    moments += row64 * moments_row
     skip = UP * (2 if WEIGHTED else 1)
-    unit = 1.0 / add_up(moments, row, chunks, skip, from_moments(to_nodes), room, mine, UP)
+    add_up(moments, chunks, skip, from_moments(to_nodes), room, mine, UP, True)
     present = mine
     if WEIGHTED:
-        present = mine + UP
-        add_up(moments + UP, row, chunks, skip, from_counts(), room, present, UP)
+        present = room + UP
+        add_up(moments + UP, chunks, skip, from_counts(), room, present, UP, False)
     y += row64 * y_row
     b += row64 * b_row
     phi += row64 * phi_row
@@ -92,7 +97,7 @@ def solve(
     # U_{j+1} - U_j = x (y_{j+1} - y_j).
     node = tl.arange(0, CP)
     density = rough(mine, NODES, CP)
-    tl.store(room + node, unit * coarse(mine, NODES, CP))
+    tl.store(room + node, coarse(mine, NODES, CP))
     tl.store(room + CP + node, tl.cumsum(density * (1.0 / tl.sum(density)), 0))
     tl.debug_barrier()
     j, i, it = both_indices(chunks, KA, V, VT, X, KB)
@@ -191,12 +196,10 @@ def solve(
         for first in range(0, NODES, XF):
             at = first + qf
             pf = conditional(steps_to_node(at, CELLS), yh_f, yl_f, Uh_f, Ul_f, share_f, s, 1, XF, KF)
-            mass = unit * at_node(mine, at, NODES)
-            sums += pf * mass
+            sums += pf * at_node(mine, at, NODES)
             value, both = mean_and_covariance(pf, levels, target_f, 1, XF, KF)
             tl.store(ranks + at, value)
             tl.store(ranks + UP + at, both * y_scale.to(tl.float32))
-            tl.store(ranks + 2 * UP + at, mass)
         sums = tl.broadcast_to(tl.sum(sums, axis=1, keep_dims=True), [KF, XF, 1, KP // KF])
         off = scalar(over_targets(tl.abs(share_f - sums), 1, XF, KF))
         tl.store(room + CP + jf, sums)
@@ -223,7 +226,8 @@ def solve(
     tl.store(table + ROUNDS, rounds.to(tl.float32))
     tl.store(table + LATE, 0.0)
     tl.store(table + TICKET, 0.0)
-    if READ:  # all tables have been there since the last barrier
+    if READ:  # all tables have been there since the last barrier; now nobody needs scratch
+        tl.debug_barrier()
         for first in range(0, n, READ):
             read_values(
                 x, x_row, x_step, row, tl.arange(0, READ).to(tl.int64) + first, n, table, out, KP, CELLS, SQUASH

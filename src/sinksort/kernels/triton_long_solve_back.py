@@ -27,20 +27,24 @@ _ACCURACY = tl.constexpr(1e-5)  #: of lambda
 
 @triton.jit(
     do_not_specialize=[
-        "chunks", "x", "x_row", "x_step", "a", "a_row", "a_step", "w", "w_row", "w_step", "out", "n",
+        "moments_row", "chunks", "scratch_row", "x", "x_row", "x_step", "a", "a_row", "a_step", "w", "w_row", "w_step",
+        "out", "n",
     ]
 )  # fmt: skip
 def solve_backward(
-    moments: tl.tensor, chunks: tl.tensor, to_nodes: tl.tensor, y: tl.tensor, y_row: tl.tensor, b: tl.tensor,
-    b_row: tl.tensor, phi: tl.tensor, phi_row: tl.tensor, eps: tl.tensor, eps_rows: tl.tensor, state: tl.tensor,
-    size: tl.tensor, before: tl.tensor, scratch: tl.tensor, x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor,
-    a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, w: tl.tensor, w_row: tl.tensor, w_step: tl.tensor,
-    out: tl.tensor, n: tl.tensor,
+    moments: tl.tensor, moments_row: tl.tensor, chunks: tl.tensor, to_nodes: tl.tensor, y: tl.tensor, y_row: tl.tensor,
+    b: tl.tensor, b_row: tl.tensor, phi: tl.tensor, phi_row: tl.tensor, eps: tl.tensor, eps_rows: tl.tensor,
+    state: tl.tensor, size: tl.tensor, before: tl.tensor, scratch: tl.tensor, scratch_row: tl.tensor, x: tl.tensor,
+    x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, w: tl.tensor,
+    w_row: tl.tensor, w_step: tl.tensor, out: tl.tensor, n: tl.tensor,
     K: tl.constexpr, KP: tl.constexpr, CELLS: tl.constexpr, UP: tl.constexpr, EPS_ROWS: tl.constexpr,
     KB: tl.constexpr, X: tl.constexpr, V: tl.constexpr, VT: tl.constexpr, KF: tl.constexpr, XF: tl.constexpr,
     SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, READ: tl.constexpr,
 ) -> None:  # fmt: skip
-    """lambda of one row, and the table of Cov(lambda, y) at the nodes: the second half of scratch, 2 UP numbers a row.
+    """lambda of one row, and the table of Cov(lambda, y) at the nodes: the first UP numbers of a row's scratch.
+
+    After these come as many as there are nodes, the first of which is 0 in the end. The moments may stand there, and so
+    may the cotangent of x, if READ is at least UP: blocks of values come in reverse, and the table is in the first.
 
     Where the coarse nodes were good enough forward, they are here. Otherwise what all nodes say is missing is solved
     for as well, and the table is computed at all nodes. If READ is not 0, the cotangent of x is computed as well, of
@@ -55,9 +59,9 @@ def solve_backward(
     table = table_of(state, row, size, before)
     of_row = table + HEAD + 2 * KP + 2 * UP  # the masses of the values, at all nodes
     step = tl.load(table + STEP)
-    mine = scratch + row64 * (2 * UP)
-    room = mine + UP
-    add_up(moments, row, chunks, UP, from_moments(to_nodes), room, mine, UP)
+    room = scratch + row64 * scratch_row
+    mine = room + UP
+    add_up(moments + row64 * moments_row, chunks, UP, from_moments(to_nodes), room, mine, UP, False)
     y += row64 * y_row
     b += row64 * b_row
     phi += row64 * phi_row
@@ -155,8 +159,9 @@ def solve_backward(
                 x, x_row, x_step, a, a_row, a_step, w, w_row, w_step, row, row * 0, tl.cdiv(n, READ), n, table, room,
                 slope, KP, CELLS, UP, SQUASH, WEIGHTED, READ,
             )  # fmt: skip
-        for start in range(0, n, READ):
-            at = tl.arange(0, READ).to(tl.int64) + start
+        blocks = tl.cdiv(n, READ)
+        for block in range(blocks):
+            at = tl.arange(0, READ).to(tl.int64) + (blocks - 1 - block) * READ
             write_back(
                 x, x_row, x_step, a, a_row, a_step, w, w_row, w_step, row, at, n, table, room, slope, total, tilted,
                 out, KP, CELLS, UP, SQUASH, WEIGHTED,

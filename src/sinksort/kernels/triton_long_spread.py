@@ -174,15 +174,17 @@ def chunk_sums(
     return tl.sum(total, 0), tl.sum(count, 0)
 
 
-@triton.jit(do_not_specialize=["of_stats", "tiles", "G"])
+@triton.jit(do_not_specialize=["of_stats", "out_row", "tiles", "G"])
 def spread(
     x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor,
     stats: tl.tensor, of_stats: tl.tensor, state: tl.tensor, size: tl.tensor, before: tl.tensor, out: tl.tensor,
-    n: tl.tensor, tiles: tl.tensor, G: tl.tensor,
+    out_row: tl.tensor, n: tl.tensor, tiles: tl.tensor, G: tl.tensor,
     SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, HI: tl.constexpr, GP: tl.constexpr, BLOCK: tl.constexpr,
     SLABS: tl.constexpr, WHOLE: tl.constexpr,
 ) -> None:  # fmt: skip
     """One chunk's moments; with weights also how many values each cell has. The facts are left as well.
+
+    Those of a row stand one after the other, and what rows leave is ``out_row`` numbers apart.
 
     These are computed here if WHOLE is not 0, and then it is at least n: every program of a row reads all of it, which
     takes less time than another launch. Otherwise there are partial moments of ``of_stats`` other chunks, at most GP.
@@ -218,16 +220,17 @@ def spread(
         SQUASH, WEIGHTED, WEIGHTED, HI, BLOCK, SLABS,
     )  # fmt: skip
     at = tl.arange(0, HI)[:, None] * 16 + tl.arange(0, 16)[None, :]
-    mine = out + pid.to(tl.int64) * (16 * HI * (2 if WEIGHTED else 1))
+    mine = out + row.to(tl.int64) * out_row + g * (16 * HI * (2 if WEIGHTED else 1))
     tl.store(mine + at, total)
     if WEIGHTED:
         tl.store(mine + 16 * HI + at, count)
 
 
-@triton.jit(do_not_specialize=["tiles", "G"])
+@triton.jit(do_not_specialize=["out_row", "tiles", "G"])
 def spread_cotangents(
     x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, w: tl.tensor, w_row: tl.tensor, w_step: tl.tensor,
-    state: tl.tensor, size: tl.tensor, before: tl.tensor, out: tl.tensor, n: tl.tensor, tiles: tl.tensor, G: tl.tensor,
+    state: tl.tensor, size: tl.tensor, before: tl.tensor, out: tl.tensor, out_row: tl.tensor, n: tl.tensor,
+    tiles: tl.tensor, G: tl.tensor,
     SQUASH: tl.constexpr, HI: tl.constexpr, BLOCK: tl.constexpr, SLABS: tl.constexpr,
 ) -> None:  # fmt: skip
     """``spread`` with the cotangents for weights."""
@@ -240,4 +243,4 @@ def spread_cotangents(
         tl.load(table + STEP), n, tiles, SQUASH, True, False, HI, BLOCK, SLABS,
     )  # fmt: skip
     at = tl.arange(0, HI)[:, None] * 16 + tl.arange(0, 16)[None, :]
-    tl.store(out + pid.to(tl.int64) * (16 * HI) + at, total)
+    tl.store(out + row.to(tl.int64) * out_row + g * (16 * HI) + at, total)
