@@ -221,6 +221,7 @@ def most_rows(request, monkeypatch):
     """
     if request.param == "chunks":
         monkeypatch.setattr(kernels, "_WHOLE", 0)
+        monkeypatch.setattr(kernels, "AT_ONCE", False)
         monkeypatch.setattr(kernels, "_MOMENTS_BLOCK", 512)  # so that a short row has several chunks
         monkeypatch.setattr(kernels, "_FEW_BLOCK", 512)
         return 2

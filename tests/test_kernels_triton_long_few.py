@@ -49,11 +49,15 @@ def pulled_as_the_reference_does(ask, phi, w):
     assert gradients_agree(kernels.pull_backward(ask, phi, answer.state, w), true, scale=1e-9).all()
 
 
-def test_who_needs_nobody_to_look():
+def test_who_needs_nobody_to_look(monkeypatch):
     x = row_of_each("normal")
     assert kernels.final(mask_ask(x)[0])
     assert kernels.final(quantile_ask(x))
-    assert not kernels.final(mask_ask(x.new_zeros(1, 1).expand(1, 1 << 16))[0])  # a fixed number of launches
+    long = mask_ask(x.new_zeros(1, 1).expand(1, 1 << 16))[0]
+    assert kernels.final(long)
+    assert not kernels.final(mask_ask(x.new_zeros(1, 1).expand(1, 1 << 30))[0])  # a fixed number of launches
+    monkeypatch.setattr(kernels, "AT_ONCE", False)
+    assert not kernels.final(long)
 
 
 @pytest.mark.usefixtures("lengths")

@@ -156,7 +156,7 @@ def test_programs_that_wait_for_each_other(monkeypatch):
     alone = kernels.pull(ask, phi)
     alone_grad = kernels.pull_backward(ask, phi, alone.state, w)
     monkeypatch.setattr(late, "_TILE", 1 << 14)
-    monkeypatch.setattr(late, "_programs", lambda _: 3)
+    monkeypatch.setattr(late, "programs_of", lambda _: 3)
     with monkeypatch.context() as patched:
         patched.setattr("triton.runtime.interpreter.GridExecutor", at_once())
         answer = kernels.pull(ask, phi)

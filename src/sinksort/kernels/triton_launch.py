@@ -50,6 +50,7 @@ class Recorder:
         self._changing, self._results, self._fixed, self._number = (*given, *results), results, fixed, number
         self._scratch: list[Tensor] = []
         self._workspace: list[Tensor] = []
+        self._counters: list[Tensor] = []
         self._made: list[tuple[Any, int, tuple[Any, ...], list[Any]]] = []
 
     def empty(self, *shape: int, dtype: torch.dtype) -> Tensor:
@@ -61,6 +62,11 @@ class Recorder:
         """The same, but memory that a stream keeps: for what is large, and hardly ever written to."""
         self._workspace.append(self._changing[0].new_empty(shape, dtype=dtype))
         return self._workspace[-1]
+
+    def counters(self, count: int) -> Tensor:
+        """Whole numbers, all zero, which the launch that follows leaves at zero: memory that a stream keeps."""
+        self._counters.append(self._changing[0].new_zeros(count, dtype=torch.int32))
+        return self._counters[-1]
 
     def constant(self, t: Tensor) -> Tensor:
         """A tensor that is the same at all times, for the launches that follow."""
@@ -90,6 +96,7 @@ class Recorder:
         if not _DIRECT or any(compiled is None for compiled, *_ in self._made):
             return None
         (scratch, room), (workspace, kept) = _one_after_the_other(self._scratch), _one_after_the_other(self._workspace)
+        counters, counted = _one_after_the_other(self._counters)
         launches = []
         for compiled, programs, args, constants in self._made:
             template: list[Any] = [None if isinstance(arg, Tensor) else arg for arg in (*args, *constants)]
@@ -100,14 +107,14 @@ class Recorder:
                         raise AssertionError(f"a kernel was given {arg} and not {self._number}, which would not change")
                     numbers.append(i)
                 elif isinstance(arg, Tensor):
-                    source, offset = self._place(arg, scratch, workspace)
+                    source, offset = self._place(arg, scratch, workspace, counters)
                     if source is None:
                         template[i] = offset
                     else:
                         addresses.append((i, source, offset))
             launches.append(_Launch(compiled, programs, template, tuple(addresses), tuple(numbers)))
         results = [(tuple(t.shape), t.stride(), t.dtype) for t in self._results]
-        return Record(launches, room, kept, results, self._fixed)
+        return Record(launches, room, kept, counted, results, self._fixed)
 
     def _place(self, t: Tensor, *common: list[tuple[Tensor, int]]) -> tuple[int | None, int]:
         """In which memory a tensor is, and where: those that change have one each, then come the common ones."""
@@ -141,10 +148,12 @@ class Record:
         launches: list[_Launch],
         room: int,
         kept: int,
+        counted: int,
         results: list[tuple[tuple[int, ...], tuple[int, ...], torch.dtype]],
         fixed: Sequence[Tensor],
     ) -> None:
-        self._launches, self._room, self._kept, self._results = launches, room, kept, results
+        self._launches, self._results = launches, results
+        self._room, self._kept, self._counted = room, kept, counted  # bytes
         self._fixed = fixed  # whose addresses are in the launches
 
     def again(self, like: Tensor, memory: list[int]) -> list[Tensor]:
@@ -159,12 +168,17 @@ class Record:
 
     def play(self, like: Tensor, memory: list[int], number: float | None = None) -> None:
         stream, watched = _stream(like.get_device()), _watched()
+        common = [0, 0, 0]
         if self._room:
             scratch = torch.empty(self._room, dtype=torch.uint8, device=like.device)  # kept until all are launched
-            memory.append(scratch.data_ptr())
+            common[0] = scratch.data_ptr()
         if self._kept:
-            workspace = _workspace(like, stream, self._kept)
-            memory += [workspace.data_ptr()] if self._room else [0, workspace.data_ptr()]
+            workspace = _memory_of(_workspaces, torch.empty, like, stream, self._kept)
+            common[1] = workspace.data_ptr()
+        if self._counted:
+            counters = _memory_of(_counters, torch.zeros, like, stream, self._counted)
+            common[2] = counters.data_ptr()
+        memory += common
         for compiled, programs, template, addresses, numbers in self._launches:
             arguments = template.copy()
             for i, source, offset in addresses:
@@ -196,17 +210,22 @@ def _stream(device: int) -> Any:
     return _streams()(device)
 
 
-_workspaces: dict[tuple[int, Any], Tensor] = {}
+_Memory = dict[tuple[int, Any], Tensor]
+_workspaces: _Memory = {}
+_counters: _Memory = {}
 
 
-def _workspace(like: Tensor, stream: Any, size: int) -> Tensor:
-    """Memory that launches on one stream use one after the other. A graph, replayed on any stream, has its own."""
+def _memory_of(kept: _Memory, make: Callable[..., Tensor], like: Tensor, stream: Any, size: int) -> Tensor:
+    """Memory that launches on one stream use one after the other. A graph, replayed on any stream, has its own.
+
+    Counters are zero whenever a launch begins: those of a graph are made so by the graph.
+    """
     if like.is_cuda and torch.cuda.is_current_stream_capturing():
-        return torch.empty(size, dtype=torch.uint8, device=like.device)
+        return make(size, dtype=torch.uint8, device=like.device)
     place = like.get_device(), stream
-    there = _workspaces.get(place)
+    there = kept.get(place)
     if there is None or len(there) < size:
-        there = _workspaces[place] = torch.empty(size, dtype=torch.uint8, device=like.device)
+        there = kept[place] = make(size, dtype=torch.uint8, device=like.device)
     return there
 
 

@@ -2,6 +2,10 @@
 
 Many targets (the nodes of a rule) go by way of a grid, ``triton_long_by_grid``; up to four targets one by one,
 ``triton_long_few``. Nothing here looks at a value, so a CUDA graph can record it.
+
+Rows onto few targets go three ways. Up to ``_WHOLE`` values one program has a row. Longer ones are shared by programs
+that wait for each other, in one launch. Where these cannot be launched, or there are so many values that neither their
+places nor single precision would do, a row is cut into chunks, and every pass over it is a launch.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from . import triton_long_by_grid as by_grid
 from . import triton_long_few as few
 from . import triton_long_few_back as few_back
 from . import triton_long_few_chunks as chunks
+from . import triton_long_few_exchange as exchange
 from . import triton_long_late_launch as late
 from .asks import Answer, Ask
 from .triton_launch import AT_ONCE, Recorder, again, launches
@@ -27,6 +32,9 @@ _FEW = 4
 _MOMENTS_BLOCK, _COUNT_BLOCK = 2048, 256
 _WHOLE = 32768  #: longest rows that one program works on, if targets are few
 _HELD, _TILE = 2048, 2048  #: longest rows of these that stay in registers, and values of the others at a time
+_SHARED_TILE, _SHARED_WARPS = 2048, 16  #: of those that several programs share
+#: Most values of all such rows, since their places are written down, and of one program, since it adds up singles.
+_MOST_SHARED, _MOST_EACH = 1 << 24, 1 << 20
 _FEW_PROGRAMS = 132  #: chunks of all rows, if targets are few: every program adds up what all of a row left
 _FEW_BLOCK = 1024
 _PASSES = 9  #: over a row that is cut into chunks; five are ordinary
@@ -52,7 +60,9 @@ def final(ask: Ask) -> bool:
     Squashed values are all within the range of the targets, and panels of nodes suffice for any of them. Others may be
     as far apart as they like, and need as many panels as they like: somebody has to look whether there were enough.
     """
-    return ask.x.shape[-1] <= _WHOLE if ask.m is None else ask.squash is not None and AT_ONCE
+    if ask.m is None:
+        return ask.x.shape[-1] <= _WHOLE or _shared(ask.x) is not None
+    return ask.squash is not None and AT_ONCE
 
 
 def state_layout(ask: Ask) -> tuple[int, torch.dtype]:
@@ -143,6 +153,17 @@ def _held(n: int) -> tuple[int, int]:
     return block, 8 if block > 1024 else min(max(block // 128, 1), 4)
 
 
+def _shared(x: Tensor) -> tuple[int, int] | None:
+    """How many programs share a long row, and how many values each of them has; None if they cannot.
+
+    All programs of all rows run at once. Parts begin where memory is read in one piece.
+    """
+    R, n = x.shape
+    each = -(-n // max(late.programs_of(x.device) // max(R, 1), 1))
+    each = -(-each // 64) * 64
+    return (-(-n // each), each) if AT_ONCE and R * n <= _MOST_SHARED and each <= _MOST_EACH else None
+
+
 def _few(ask: Ask, phi: Tensor | None) -> Answer:
     """Onto two to four targets: averages of phi over them, or of x in each of them."""
     made = again(ask.known, "few", ask.x)
@@ -163,14 +184,19 @@ def _few(ask: Ask, phi: Tensor | None) -> Answer:
         of_targets = ask.y, row_stride(ask.y), ask.b, row_stride(ask.b)
         of_phi, of_eps = (levels, row_stride(levels)), (eps, eps_rows)
         (code, weighted, by_row), KP = _what(ask), 2 if K <= 2 else 4
-        if n <= _WHOLE:
-            block, warps = _held(n)
+        shared = (1, n) if n <= _WHOLE else _shared(x)
+        if shared is not None:
+            (G, each), (block, warps) = shared, _held(n) if n <= _WHOLE else (_SHARED_TILE, _SHARED_WARPS)
             places = state if n <= block else launch.empty(R * n, dtype=torch.float64)
-            launch(
-                two if K <= 2 else several, R,
-                *of_x, *of_a, *of_targets, *of_phi, *of_eps, out, state, error, places, n, triton.cdiv(n, block), K=K,
-                SQUASH=code, WEIGHTED=weighted, EPS_ROWS=by_row, PUSH=push_, HELD=n <= block, BLOCK=block,
-                num_warps=warps,
+            lines, counters = state, state
+            if G > 1:
+                lines = launch.empty(R * G * exchange.LINES.value * exchange.LINE.value, dtype=torch.float64)
+                counters = launch.counters(R * exchange.COUNTERS.value)
+            (launch.at_once if G > 1 else launch)(
+                two if K <= 2 else several, R * G,
+                *of_x, *of_a, *of_targets, *of_phi, *of_eps, out, state, error, places, lines, counters, n, each,
+                triton.cdiv(each, block), G, K=K, SQUASH=code, WEIGHTED=weighted, EPS_ROWS=by_row, PUSH=push_,
+                HELD=n <= block, BLOCK=block, PP=triton.next_power_of_2(G), num_warps=warps,
             )  # fmt: skip
             return
         G, tiles = cut(R, n, _MOMENTS_BLOCK, _FEW_PROGRAMS)
@@ -241,8 +267,17 @@ def _few_backward(ask: Ask, phi: Tensor, state: Tensor, w: Tensor | None) -> Ten
                 K=K, KP=KP, SQUASH=code, WEIGHTED=weighted, EPS_ROWS=by_row, PUSH=push_, BLOCK=_FEW_BLOCK, num_warps=8,
             )  # fmt: skip
             return
-        G, tiles = cut(R, n, _FEW_BLOCK, _FEW_PROGRAMS)
+        most = late.programs_of(x.device)
+        G, tiles = cut(R, n, _FEW_BLOCK, min(most, _FEW_PROGRAMS) if AT_ONCE and most > 1 else _FEW_PROGRAMS)
         sums = launch.empty(R * G * few_back.BACK.value, dtype=torch.float64)
+        if AT_ONCE and 1 < R * G <= most:
+            launch.at_once(
+                few_back.chunks_back, R * G,
+                *arguments, sums, launch.counters(R * exchange.COUNTERS.value), out, n, tiles, G, K=K, KP=KP,
+                GP=triton.next_power_of_2(G), SQUASH=code, WEIGHTED=weighted, EPS_ROWS=by_row, PUSH=push_,
+                BLOCK=_FEW_BLOCK, num_warps=_SHARED_WARPS,
+            )  # fmt: skip
+            return
         launch(
             few_back.chunk_sums, R * G,
             *arguments, sums, n, tiles, G,

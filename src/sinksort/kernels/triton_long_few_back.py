@@ -29,6 +29,8 @@ from .triton_long_few import (
     shares,
     solved,
 )
+from .triton_long_few_exchange import COUNTERS, leave
+from .triton_long_late_passes import meet
 from .triton_long_maths import is_finite, load_row, load_weight, origin_of, placed, standard_back
 
 #: Sums of one chunk: t, coefficients of lambda in the two sums of the cotangent of z, and what they hold without it.
@@ -236,3 +238,26 @@ def chunk_write(
         x, x_row, x_step, a, a_row, a_step, w, w_row, w_step, out, n, row, g, tiles, mine, psi, y_at, share, slope,
         levels, t, flat, tilted, flat_sum, tilted_sum, KP, SQUASH, WEIGHTED, PUSH, BLOCK,
     )  # fmt: skip
+
+
+@triton.jit
+def chunks_back(
+    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, w: tl.tensor,
+    w_row: tl.tensor, w_step: tl.tensor, y: tl.tensor, y_row: tl.tensor, b: tl.tensor, b_row: tl.tensor, phi: tl.tensor,
+    phi_row: tl.tensor, eps: tl.tensor, eps_rows: tl.tensor, state: tl.tensor, sums: tl.tensor, counters: tl.tensor,
+    out: tl.tensor, n: tl.tensor, tiles: tl.tensor, G: tl.tensor, K: tl.constexpr, KP: tl.constexpr, GP: tl.constexpr,
+    SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr, PUSH: tl.constexpr, BLOCK: tl.constexpr,
+) -> None:  # fmt: skip
+    """Both in one launch: the programs of a row wait for each other in between, see ``triton_long_few_exchange``."""
+    row = tl.program_id(0) // G
+    counter = counters + row.to(tl.int64) * COUNTERS
+    chunk_sums(
+        x, x_row, x_step, a, a_row, a_step, w, w_row, w_step, y, y_row, b, b_row, phi, phi_row, eps, eps_rows, state,
+        sums, n, tiles, G, K, KP, SQUASH, WEIGHTED, EPS_ROWS, PUSH, BLOCK,
+    )  # fmt: skip
+    meet(counter, row * 0, G)
+    chunk_write(
+        x, x_row, x_step, a, a_row, a_step, w, w_row, w_step, y, y_row, b, b_row, phi, phi_row, eps, eps_rows, state,
+        sums, out, n, tiles, G, K, KP, GP, SQUASH, WEIGHTED, EPS_ROWS, PUSH, BLOCK,
+    )  # fmt: skip
+    leave(counter, G)

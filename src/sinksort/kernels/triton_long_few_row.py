@@ -1,9 +1,12 @@
-"""Rows onto few targets that one program works on, in Triton: what it reads, and where the hard sort cuts the row.
+"""Rows onto few targets that one program works on, or several, in Triton: what is read, and where the row is cut.
 
 Values of a row that is HELD stay in registers from the first pass to the last; of a longer one the places xi are
 written down once and read in every pass. What a pass adds up is added up in one go, since that is when threads wait for
 each other, and it is single precision where a relative error of 1e-7 is nothing: only sums of whole weights, from which
 little may be left over, are double.
+
+Programs that share a row (PP > 1) each have a part of it, which is all that x, a, ``places`` and n stand for here; what
+they add up they tell each other, see ``triton_long_few_exchange``.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import triton
 import triton.language as tl
 
 from .triton_long_few import CONSTANT, MEAN, MOST, STD, WEIGHT
+from .triton_long_few_exchange import COUNTERS, LINE, LINES, moments_together, together7
 from .triton_long_maths import facts, is_finite, load_single, placed
 
 CLOSE = tl.constexpr(4.0)  #: width of a bracket at which Newton's method takes over, in logits
@@ -32,6 +36,33 @@ def slope_of(eps: tl.tensor, eps_rows: tl.tensor, row: tl.tensor, EPS_ROWS: tl.c
     else:
         slope = tl.full((), 2.0, tl.float64) / eps
     return slope
+
+
+@triton.jit
+def part_of_row(
+    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor,
+    places: tl.tensor, out: tl.tensor, n: tl.tensor, each: tl.tensor, lines: tl.tensor, counters: tl.tensor,
+    G: tl.tensor, PUSH: tl.constexpr, PP: tl.constexpr,
+) -> Any:  # fmt: skip
+    """Which row, where this program's part of it begins (values, weights, places, answers), and how many values it has.
+
+    Then the lines of those who share the row, and their counter.
+    """
+    row = tl.program_id(0)
+    own = n
+    begin = row.to(tl.int64) * 0
+    if PP > 1:
+        begin = (row % G).to(tl.int64) * each
+        own = tl.minimum(n - begin, each).to(tl.int32)
+        row = row // G
+        lines += row.to(tl.int64) * G * (LINES * LINE)
+        counters += row.to(tl.int64) * COUNTERS
+    x += row.to(tl.int64) * x_row + begin * x_step
+    a += row.to(tl.int64) * a_row + begin * a_step
+    places += row.to(tl.int64) * n + begin
+    if not PUSH:
+        out += row.to(tl.int64) * n + begin
+    return row, x, a, places, out, own, lines, counters
 
 
 @triton.jit
@@ -120,10 +151,11 @@ def add7(
 @triton.jit
 def row_facts_of(
     x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor,
-    low_target: tl.tensor, high_target: tl.tensor, n: tl.tensor, row: tl.tensor, tiles: tl.tensor,
-    SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr,
+    low_target: tl.tensor, high_target: tl.tensor, n: tl.tensor, row: tl.tensor, tiles: tl.tensor, lines: tl.tensor,
+    counter: tl.tensor, met: tl.tensor, G: tl.tensor, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr,
+    PP: tl.constexpr,
 ) -> Any:  # fmt: skip
-    """(mean, std, constant, weight, least, most, NaN or 0), as ``facts`` says, and the weight of all values.
+    """(mean, std, constant, weight, least, most, NaN or 0), as ``facts`` says, the weight of all values, and ``met``.
 
     Infinite values count for the range alone: where they will be squashed to, or the outermost target.
     """
@@ -162,11 +194,16 @@ def row_facts_of(
             counts = is_finite(v) & (weight > 0.0)
             away = tl.where(counts, v.to(tl.float64) - mean, 0.0)
             about += weight * away * away
+    squares = tl.sum(about)
+    if PP > 1:
+        whole, total_, mean, squares, bottom_, top_, least_, most_, bad_, met = moments_together(
+            whole, total_, mean, squares, bottom_, top_, least_, most_, bad_, lines, counter, met, G, PP
+        )
     mean, std, constant, weight_of_row, low, high, poison = facts(
-        total_, mean, tl.sum(about), bottom_.to(tl.float64), top_.to(tl.float64), least_.to(tl.float64),
+        total_, mean, squares, bottom_.to(tl.float64), top_.to(tl.float64), least_.to(tl.float64),
         most_.to(tl.float64), bad_, SQUASH,
     )  # fmt: skip
-    return mean, std, constant, weight_of_row, low, high, poison, tl.where(whole > 0.0, whole, 1.0)
+    return mean, std, constant, weight_of_row, low, high, poison, tl.where(whole > 0.0, whole, 1.0), met
 
 
 @triton.jit
@@ -191,8 +228,8 @@ def _cut(low: tl.tensor, high: tl.tensor, at: tl.tensor, count: tl.tensor, level
 def cut_at(
     places: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, n: tl.tensor, row: tl.tensor,
     tiles: tl.tensor, xi: tl.tensor, weight: tl.tensor, least: tl.tensor, most: tl.tensor, below: tl.tensor,
-    above: tl.tensor, whole: tl.tensor, steepness: tl.tensor, HELD: tl.constexpr, WEIGHTED: tl.constexpr,
-    BLOCK: tl.constexpr,
+    above: tl.tensor, whole: tl.tensor, steepness: tl.tensor, lines: tl.tensor, counter: tl.tensor, met: tl.tensor,
+    G: tl.tensor, HELD: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr, PP: tl.constexpr,
 ) -> Any:  # fmt: skip
     """Near the value at which the weight of all values up to it reaches ``below``: to ``CLOSE`` / ``steepness``.
 
@@ -222,6 +259,7 @@ def cut_at(
                 c6 += d6
                 c7 += d7
         s1, s2, s3, s4, s5, s6, s7 = tl.reduce((c1, c2, c3, c4, c5, c6, c7), 0, add7)
+        s1, s2, s3, s4, s5, s6, s7, met = together7(s1, s2, s3, s4, s5, s6, s7, lines, counter, met, G, PP)
         begin = low
         low, high = _cut(low, high, begin + part, s1, level)
         low, high = _cut(low, high, begin + 2.0 * part, s2, level)
@@ -231,7 +269,7 @@ def cut_at(
         low, high = _cut(low, high, begin + 6.0 * part, s6, level)
         low, high = _cut(low, high, begin + 7.0 * part, s7, level)
         done += 1
-    return 0.5 * (low + high)
+    return 0.5 * (low + high), met
 
 
 @triton.jit

@@ -1,4 +1,4 @@
-"""Rows onto three or four targets, one program a row, in Triton: quantiles. Every row is answered.
+"""Rows onto three or four targets, one program a row or several, in Triton: quantiles. Every row is answered.
 
 Unknown are potentials psi_j, in p_ij = softmax_j (psi_j + 2 y_j x~_i / eps). As with two targets, ``balance`` says for
 each how far it is from its weight: A_j is what it gets from values that are better off elsewhere, B_j what its own give
@@ -22,12 +22,14 @@ import triton
 import triton.language as tl
 
 from .triton_long_few import PRODUCTS, PSI, STATE
+from .triton_long_few_exchange import leave, together
 from .triton_long_few_row import (
     ENOUGH,
     GONE,
     balance,
     cut_at,
     keep_facts,
+    part_of_row,
     placed_row,
     places_in,
     row_facts_of,
@@ -83,37 +85,45 @@ def potentials_of(
     places: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, n: tl.tensor, row: tl.tensor,
     tiles: tl.tensor, xi: tl.tensor, weight: tl.tensor, least: tl.tensor, most: tl.tensor, b_0: tl.tensor,
     b_1: tl.tensor, b_2: tl.tensor, b_3: tl.tensor, whole: tl.tensor, s_1: tl.tensor, s_2: tl.tensor, s_3: tl.tensor,
-    K: tl.constexpr, HELD: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr,
+    lines: tl.tensor, counter: tl.tensor, met: tl.tensor, G: tl.tensor, K: tl.constexpr, HELD: tl.constexpr,
+    WEIGHTED: tl.constexpr, BLOCK: tl.constexpr, PP: tl.constexpr,
 ) -> Any:  # fmt: skip
-    """psi of targets 1, 2 and 3, where that of target 0 is 0, and whether they are good: all targets but 0 may be none.
+    """psi of targets 1, 2 and 3, where that of target 0 is 0, whether they are good, and how often programs have met.
+
+    All targets but 0 may be none.
 
     They begin where the hard sort would cut the row.
     """
     FOUR: tl.constexpr = K == 4
     begin_1, begin_2, begin_3 = b_0 * 0.0 - GONE, b_0 * 0.0 - GONE, b_0 * 0.0 - GONE
     if b_1 > 0.0:
-        begin_1 = -s_1 * cut_at(
-            places, a, a_row, a_step, n, row, tiles, xi, weight, least, most, b_0, b_1 + b_2 + b_3, whole, s_1, HELD,
-            WEIGHTED, BLOCK,
+        cut, met = cut_at(
+            places, a, a_row, a_step, n, row, tiles, xi, weight, least, most, b_0, b_1 + b_2 + b_3, whole, s_1, lines,
+            counter, met, G, HELD, WEIGHTED, BLOCK, PP,
         )  # fmt: skip
+        begin_1 = -s_1 * cut
     if b_2 > 0.0:
-        begin_2 = begin_1 - (s_2 - s_1) * cut_at(
+        cut, met = cut_at(
             places, a, a_row, a_step, n, row, tiles, xi, weight, least, most, b_0 + b_1, b_2 + b_3, whole, s_2 - s_1,
-            HELD, WEIGHTED, BLOCK,
+            lines, counter, met, G, HELD, WEIGHTED, BLOCK, PP,
         )  # fmt: skip
+        begin_2 = begin_1 - (s_2 - s_1) * cut
     if FOUR:
         if b_3 > 0.0:
-            begin_3 = begin_2 - (s_3 - s_2) * cut_at(
+            cut, met = cut_at(
                 places, a, a_row, a_step, n, row, tiles, xi, weight, least, most, b_0 + b_1 + b_2, b_3, whole,
-                s_3 - s_2, HELD, WEIGHTED, BLOCK,
+                s_3 - s_2, lines, counter, met, G, HELD, WEIGHTED, BLOCK, PP,
             )  # fmt: skip
+            begin_3 = begin_2 - (s_3 - s_2) * cut
     u_1, u_2, u_3 = begin_1, begin_2, begin_3
     farthest = tl.full((), 1.0, tl.float32)
     done = 0
     while (done < STEPS) & (farthest > ENOUGH):
-        A_0, A_1, A_2, A_3, B_0, B_1, B_2, B_3, H_0, H_1, H_2, W_01, W_02, W_12, W_03, W_13, W_23 = sums_of_several(
-            places, a, a_row, a_step, n, row, tiles, xi, weight, u_1, u_2, u_3, s_1, s_2, s_3, whole, FOUR, HELD,
-            WEIGHTED, BLOCK,
+        A_0, A_1, A_2, A_3, B_0, B_1, B_2, B_3, H_0, H_1, H_2, W_01, W_02, W_12, W_03, W_13, W_23, met = (
+            sums_of_several(
+                places, a, a_row, a_step, n, row, tiles, xi, weight, u_1, u_2, u_3, s_1, s_2, s_3, whole, lines,
+                counter, met, G, FOUR, HELD, WEIGHTED, BLOCK, PP,
+            )
         )  # fmt: skip
         damped = done > PATIENCE
         flows, apart, left, right, ratio, per_slope = balance(A_0, B_0, b_0 * whole - H_0, whole)
@@ -150,7 +160,7 @@ def potentials_of(
         u_2 = tl.where(again, begin_2, u_2 + (t * d_2).to(tl.float64))
         u_3 = tl.where(again, begin_3, u_3 + (t * d_3).to(tl.float64))
         done += 1
-    return u_1, u_2, u_3, farthest <= ENOUGH
+    return u_1, u_2, u_3, farthest <= ENOUGH, met
 
 
 @triton.jit
@@ -171,13 +181,18 @@ def _chosen(slot: tl.tensor, v_0: tl.tensor, v_1: tl.tensor, v_2: tl.tensor, v_3
 def several(
     x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, y: tl.tensor,
     y_row: tl.tensor, b: tl.tensor, b_row: tl.tensor, phi: tl.tensor, phi_row: tl.tensor, eps: tl.tensor,
-    eps_rows: tl.tensor, out: tl.tensor, state: tl.tensor, error: tl.tensor, places: tl.tensor, n: tl.tensor,
-    tiles: tl.tensor, K: tl.constexpr, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr,
-    PUSH: tl.constexpr, HELD: tl.constexpr, BLOCK: tl.constexpr,
+    eps_rows: tl.tensor, out: tl.tensor, state: tl.tensor, error: tl.tensor, places: tl.tensor, lines: tl.tensor,
+    counters: tl.tensor, n: tl.tensor, each: tl.tensor, tiles: tl.tensor, G: tl.tensor, K: tl.constexpr,
+    SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr, PUSH: tl.constexpr, HELD: tl.constexpr,
+    BLOCK: tl.constexpr, PP: tl.constexpr,
 ) -> None:  # fmt: skip
-    """All of it for one row. Targets that weigh nothing go last."""
+    """All of it for one row, by programs as in ``triton_long_few_two``. Targets that weigh nothing go last."""
     FOUR: tl.constexpr = K == 4
-    row = tl.program_id(0)
+    row, x, a, places, out, own, lines, counter = part_of_row(
+        x, x_row, x_step, a, a_row, a_step, places, out, n, each, lines, counters, G, PUSH, PP
+    )
+    here = row * 0
+    met = row * 0
     of_y, of_b = y + row.to(tl.int64) * y_row, b + row.to(tl.int64) * b_row
     a_0, a_1 = tl.load(of_b).to(tl.float64), tl.load(of_b + 1).to(tl.float64)
     a_2 = tl.load(of_b + 2).to(tl.float64)
@@ -204,18 +219,18 @@ def several(
     s_1 = slope * (tl.load(of_y + tl.minimum(slot_1, K - 1)).to(tl.float64) - y_0)
     s_2 = slope * (tl.load(of_y + tl.minimum(slot_2, K - 1)).to(tl.float64) - y_0)
     s_3 = slope * (tl.load(of_y + tl.minimum(slot_3, K - 1)).to(tl.float64) - y_0)
-    mean, std, constant, total, least, most, poison, whole = row_facts_of(
-        x, x_row, x_step, a, a_row, a_step, tl.load(of_y).to(tl.float32), tl.load(of_y + K - 1).to(tl.float32), n, row,
-        tiles, SQUASH, WEIGHTED, BLOCK,
+    mean, std, constant, total, least, most, poison, whole, met = row_facts_of(
+        x, x_row, x_step, a, a_row, a_step, tl.load(of_y).to(tl.float32), tl.load(of_y + K - 1).to(tl.float32), own,
+        here, tiles, lines, counter, met, G, SQUASH, WEIGHTED, BLOCK, PP,
     )  # fmt: skip
     xi, weight = placed_row(
-        x, x_row, x_step, a, a_row, a_step, places, n, row, tiles, mean, std, most, HELD, SQUASH, WEIGHTED, BLOCK
+        x, x_row, x_step, a, a_row, a_step, places, own, here, tiles, mean, std, most, HELD, SQUASH, WEIGHTED, BLOCK
     )
     u_1, u_2, u_3, good = poison, poison, poison, poison != 0.0
     if poison == 0.0:
-        u_1, u_2, u_3, good = potentials_of(
-            places, a, a_row, a_step, n, row, tiles, xi, weight, least, most, b_0, b_1, b_2, b_3, whole, s_1, s_2, s_3,
-            K, HELD, WEIGHTED, BLOCK,
+        u_1, u_2, u_3, good, met = potentials_of(
+            places, a, a_row, a_step, own, here, tiles, xi, weight, least, most, b_0, b_1, b_2, b_3, whole, s_1, s_2,
+            s_3, lines, counter, met, G, K, HELD, WEIGHTED, BLOCK, PP,
         )  # fmt: skip
     poison = tl.where(good, poison, float("nan"))
     if not PUSH:
@@ -229,7 +244,7 @@ def several(
     W_01, W_02, W_12, W_03, W_13, W_23, beyond = S_0, S_0, S_0, S_0, S_0, S_0, S_0
     for tile in range(tiles):
         at = places_in(tile, BLOCK)
-        xi, weight = tile_of(places, a, a_row, a_step, n, row, tile, xi, weight, HELD, WEIGHTED, BLOCK)
+        xi, weight = tile_of(places, a, a_row, a_step, own, here, tile, xi, weight, HELD, WEIGHTED, BLOCK)
         p_0, p_1, p_2, p_3, _best_0, _best_1, _best_2, _others = shares_of_several(
             xi, u_1, u_2, u_3, s_1, s_2, s_3, FOUR
         )
@@ -243,7 +258,7 @@ def several(
             W_13 += q_1 * p_3
             W_23 += q_2 * p_3
         if PUSH:
-            v = load_single(x, row, at, x_row, x_step, n)
+            v = load_single(x, here, at, x_row, x_step, own)
             _xi, _slope, z_double = placed(v.to(tl.float64), mean, std, most, SQUASH, False)
             z = tl.where(is_finite(v) & (w > 0.0), z_double, 0.0).to(tl.float32)
             S_0 += q_0
@@ -260,16 +275,22 @@ def several(
             value = p_0 * phi_0 + p_1 * phi_1 + p_2 * phi_2
             if FOUR:
                 value += p_3 * phi_3
-            tl.store(out + row.to(tl.int64) * n + at, value.to(out.dtype.element_ty), mask=at < n)
+            tl.store(out + at, value.to(out.dtype.element_ty), mask=at < own)
     # Sums in the places of others: nobody cares which is which.
-    V_0_, V_1_, V_2_, V_3_, S_0_, S_1_, S_2_, S_3_, beyond_, _zero, _none, w_01, w_02, w_12, w_03, w_13, w_23 = (
-        tl.reduce(
-            (V_0, V_1, V_2, V_3, S_0, S_1, S_2, S_3, beyond, W_01, W_01, W_01, W_02, W_12, W_03, W_13, W_23), 0, add17
-        )
+    V_0_, V_1_, V_2_, V_3_, S_0_, S_1_, S_2_, S_3_, beyond_, zero, none, w_01, w_02, w_12, w_03, w_13, w_23 = tl.reduce(
+        (V_0, V_1, V_2, V_3, S_0, S_1, S_2, S_3, beyond, W_01, W_01, W_01, W_02, W_12, W_03, W_13, W_23), 0, add17
     )
+    if PP > 1:
+        V_0_, V_1_, V_2_, V_3_, S_0_, S_1_, S_2_, S_3_, beyond_, zero, none, w_01, w_02, w_12, w_03, w_13, w_23, met = (
+            together(
+                V_0_, V_1_, V_2_, V_3_, S_0_, S_1_, S_2_, S_3_, beyond_, zero, none, w_01, w_02, w_12, w_03, w_13, w_23,
+                lines, counter, met, G, 17, PP,
+            )
+        )  # fmt: skip
     unit = tl.full((), 1.0, tl.float64)
     if not WEIGHTED:
         unit = unit / n
+    # All programs of a row write the same state.
     mine = state + row.to(tl.int64) * STATE
     keep_facts(mine, mean, std, constant, total, most)
     # State and answer by slots; those without a target have 0.
@@ -296,3 +317,5 @@ def several(
         value = mean + poison + std * (V / tl.where(S > 0.0, S, 1.0)).to(tl.float64)
         value = tl.where(there, value, 0.0) + beyond_
         tl.store(out + row.to(tl.int64) * K + k, value.to(tl.float32), mask=k < K)
+    if PP > 1:
+        leave(counter, G)

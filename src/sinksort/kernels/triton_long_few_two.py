@@ -1,4 +1,4 @@
-"""Rows onto two targets, one program a row, in Triton: masks. There is one unknown, and every row is answered.
+"""Rows onto two targets, one program a row or several, in Triton: masks. One unknown, and every row is answered.
 
     p_i  =  1 / (1 + exp(-z_i)),    z_i = s x~_i + u,    s = 2 (y_1 - y_0) / eps,    sum_i a_i p_i = b_1.
 
@@ -17,6 +17,7 @@ import triton
 import triton.language as tl
 
 from .triton_long_few import PRODUCTS, PSI, STATE
+from .triton_long_few_exchange import leave, nearest_together, together4, together7
 from .triton_long_few_row import (
     ENOUGH,
     GONE,
@@ -25,6 +26,7 @@ from .triton_long_few_row import (
     balance,
     cut_at,
     keep_facts,
+    part_of_row,
     placed_row,
     places_in,
     row_facts_of,
@@ -63,11 +65,15 @@ def _ends(below0: tl.tensor, above0: tl.tensor, below1: tl.tensor, above1: tl.te
 def threshold_of(
     places: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, n: tl.tensor, row: tl.tensor,
     tiles: tl.tensor, xi: tl.tensor, weight: tl.tensor, least: tl.tensor, most: tl.tensor, b_0: tl.tensor,
-    b_1: tl.tensor, whole: tl.tensor, s: tl.tensor, HELD: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr,
+    b_1: tl.tensor, whole: tl.tensor, s: tl.tensor, lines: tl.tensor, counter: tl.tensor, met: tl.tensor, G: tl.tensor,
+    HELD: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr, PP: tl.constexpr,
 ) -> Any:  # fmt: skip
-    u = -s * cut_at(
-        places, a, a_row, a_step, n, row, tiles, xi, weight, least, most, b_0, b_1, whole, s, HELD, WEIGHTED, BLOCK
-    )
+    """u, and how often programs have met."""
+    begin, met = cut_at(
+        places, a, a_row, a_step, n, row, tiles, xi, weight, least, most, b_0, b_1, whole, s, lines, counter, met, G,
+        HELD, WEIGHTED, BLOCK, PP,
+    )  # fmt: skip
+    u = -s * begin
     low, high = -s * most - FARTHEST, -s * least + FARTHEST
     wanted = b_1 * whole
     open_ = tl.full((), True, tl.int1)
@@ -90,6 +96,8 @@ def threshold_of(
                 inside += inside_
                 slope += slope_
         A, B, held, D = tl.reduce((out, into, inside, slope), 0, add4)
+        A, B, held, D, met = together4(A, B, held, D, lines, counter, met, G, PP)
+        A, B, D = A.to(tl.float32), B.to(tl.float32), D.to(tl.float32)
         flows, _apart, left, right, ratio, per_slope = balance(A, B, wanted - held.to(tl.float64), whole)
         hard = flows == 0
         farthest = 2.0 * tl.abs(ratio)  # slopes are at least half of what is balanced
@@ -106,15 +114,19 @@ def threshold_of(
         done += 1
     if WEIGHTED:
         if hard:
-            u = between(places, a, a_row, a_step, n, row, tiles, xi, weight, u, s, HELD, WEIGHTED, BLOCK)
-    return u
+            u, met = between(
+                places, a, a_row, a_step, n, row, tiles, xi, weight, u, s, lines, counter, met, G, HELD, WEIGHTED,
+                BLOCK, PP,
+            )  # fmt: skip
+    return u, met
 
 
 @triton.jit
 def between(
     places: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, n: tl.tensor, row: tl.tensor,
-    tiles: tl.tensor, xi: tl.tensor, weight: tl.tensor, u: tl.tensor, s: tl.tensor, HELD: tl.constexpr,
-    WEIGHTED: tl.constexpr, BLOCK: tl.constexpr,
+    tiles: tl.tensor, xi: tl.tensor, weight: tl.tensor, u: tl.tensor, s: tl.tensor, lines: tl.tensor,
+    counter: tl.tensor, met: tl.tensor, G: tl.tensor, HELD: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr,
+    PP: tl.constexpr,
 ) -> Any:  # fmt: skip
     """u of a row of which nothing is divided, where A = B would hold in longer numbers: between the nearest values.
 
@@ -129,6 +141,7 @@ def between(
         below = tl.maximum(below, tl.where((weight > 0.0) & (inside == 0), xi, -float("inf")))
         above = tl.minimum(above, tl.where((weight > 0.0) & inside, xi, float("inf")))
     highest, lowest = tl.reduce((below, above), 0, _ends)
+    highest, lowest, met = nearest_together(highest, lowest, lines, counter, met, G, PP)
     out = tl.zeros((BLOCK,), tl.float32)
     into = out
     for tile in range(tiles):
@@ -137,21 +150,30 @@ def between(
         share = weight.to(tl.float32)
         out += tl.where(inside, 0.0, share * tl.exp(tl.minimum(s * (xi - highest), 0.0).to(tl.float32)))
         into += tl.where(inside, share * tl.exp(tl.minimum(s * (lowest - xi), 0.0).to(tl.float32)), 0.0)
-    A, B, _zero, _none = tl.reduce((out, into, out * 0.0, out * 0.0), 0, add4)
+    A, B, zero, none = tl.reduce((out, into, out * 0.0, out * 0.0), 0, add4)
+    A, B, zero, none, met = together4(A, B, zero, none, lines, counter, met, G, PP)
     middle = -0.5 * (s * (highest + lowest) + (tl.log(A) - tl.log(B)).to(tl.float64))
-    return tl.where(is_finite(middle), middle, u)
+    return tl.where(is_finite(middle), middle, u), met
 
 
 @triton.jit
 def two(
     x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, y: tl.tensor,
     y_row: tl.tensor, b: tl.tensor, b_row: tl.tensor, phi: tl.tensor, phi_row: tl.tensor, eps: tl.tensor,
-    eps_rows: tl.tensor, out: tl.tensor, state: tl.tensor, error: tl.tensor, places: tl.tensor, n: tl.tensor,
-    tiles: tl.tensor, K: tl.constexpr, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr,
-    PUSH: tl.constexpr, HELD: tl.constexpr, BLOCK: tl.constexpr,
+    eps_rows: tl.tensor, out: tl.tensor, state: tl.tensor, error: tl.tensor, places: tl.tensor, lines: tl.tensor,
+    counters: tl.tensor, n: tl.tensor, each: tl.tensor, tiles: tl.tensor, G: tl.tensor, K: tl.constexpr,
+    SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr, PUSH: tl.constexpr, HELD: tl.constexpr,
+    BLOCK: tl.constexpr, PP: tl.constexpr,
 ) -> None:  # fmt: skip
-    """All of it for one row. K may be one: then the other target weighs nothing."""
-    row = tl.program_id(0)
+    """All of it for one row, by G programs (at most PP) with ``each`` so many values, in so many tiles.
+
+    K may be one: then the other target weighs nothing.
+    """
+    row, x, a, places, out, own, lines, counter = part_of_row(
+        x, x_row, x_step, a, a_row, a_step, places, out, n, each, lines, counters, G, PUSH, PP
+    )
+    here = row * 0
+    met = row * 0
     of_y, of_b = y + row.to(tl.int64) * y_row, b + row.to(tl.int64) * b_row
     y_0, b_0 = tl.load(of_y).to(tl.float64), tl.load(of_b).to(tl.float64)
     y_1, b_1 = y_0, b_0 * 0.0
@@ -160,18 +182,19 @@ def two(
     first = b_0 >= b_1
     b_0, b_1 = tl.where(first, 1.0 - b_1, b_0), tl.where(first, b_1, 1.0 - b_0)  # the larger is what the other leaves
     s = slope_of(eps, eps_rows, row, EPS_ROWS) * (y_1 - y_0)
-    mean, std, constant, total, least, most, poison, whole = row_facts_of(
-        x, x_row, x_step, a, a_row, a_step, y_0.to(tl.float32), y_1.to(tl.float32), n, row, tiles, SQUASH, WEIGHTED,
-        BLOCK,
+    mean, std, constant, total, least, most, poison, whole, met = row_facts_of(
+        x, x_row, x_step, a, a_row, a_step, y_0.to(tl.float32), y_1.to(tl.float32), own, here, tiles, lines, counter,
+        met, G, SQUASH, WEIGHTED, BLOCK, PP,
     )  # fmt: skip
     xi, weight = placed_row(
-        x, x_row, x_step, a, a_row, a_step, places, n, row, tiles, mean, std, most, HELD, SQUASH, WEIGHTED, BLOCK
+        x, x_row, x_step, a, a_row, a_step, places, own, here, tiles, mean, std, most, HELD, SQUASH, WEIGHTED, BLOCK
     )
     u = tl.where(b_1 > 0.0, 1.0, -1.0).to(tl.float64) * GONE + poison
     if (b_0 > 0.0) & (b_1 > 0.0) & (poison == 0.0):
-        u = threshold_of(
-            places, a, a_row, a_step, n, row, tiles, xi, weight, least, most, b_0, b_1, whole, s, HELD, WEIGHTED, BLOCK
-        )
+        u, met = threshold_of(
+            places, a, a_row, a_step, own, here, tiles, xi, weight, least, most, b_0, b_1, whole, s, lines, counter,
+            met, G, HELD, WEIGHTED, BLOCK, PP,
+        )  # fmt: skip
     k = tl.arange(0, 2)
     if not PUSH:
         of_phi = phi + row.to(tl.int64) * phi_row
@@ -184,13 +207,13 @@ def two(
     beyond = sum_0
     for tile in range(tiles):
         at = places_in(tile, BLOCK)
-        xi, weight = tile_of(places, a, a_row, a_step, n, row, tile, xi, weight, HELD, WEIGHTED, BLOCK)
+        xi, weight = tile_of(places, a, a_row, a_step, own, here, tile, xi, weight, HELD, WEIGHTED, BLOCK)
         inside, smaller, larger = shares_of_two(xi, u, s)
         w = weight.to(tl.float32)
         product += w * smaller * larger
         p_0, p_1 = tl.where(inside, smaller, larger), tl.where(inside, larger, smaller)
         if PUSH:
-            v = load_single(x, row, at, x_row, x_step, n)
+            v = load_single(x, here, at, x_row, x_step, own)
             _xi, _slope, z = placed(v.to(tl.float64), mean, std, most, SQUASH, False)
             finite = is_finite(v) & (w > 0.0)
             z_counted = tl.where(finite, z, 0.0).to(tl.float32)
@@ -201,16 +224,20 @@ def two(
             beyond += tl.where((w > 0.0) & (is_finite(v) == 0), v, 0.0)
         else:
             value = p_0 * phi_0 + p_1 * phi_1
-            tl.store(out + row.to(tl.int64) * n + at, value.to(out.dtype.element_ty), mask=at < n)
+            tl.store(out + at, value.to(out.dtype.element_ty), mask=at < own)
     unit = tl.full((), 1.0, tl.float64)
     if not WEIGHTED:
         unit = unit / n
+    # All programs of a row write the same state.
     mine = state + row.to(tl.int64) * STATE
     keep_facts(mine, mean, std, constant, total, most)
     tl.store(mine + PSI + k, tl.where(k == 1, tl.where(tl.abs(u) < GONE, u, 0.0), 0.0) + poison)
     if PUSH:
-        S_0, S_1, A_0, A_1, W, infinite, _zero = tl.reduce(
+        S_0, S_1, A_0, A_1, W, infinite, zero = tl.reduce(
             (sum_0, sum_1, average_0, average_1, product, beyond, sum_0 * 0.0), 0, add7
+        )
+        S_0, S_1, A_0, A_1, W, infinite, zero, met = together7(
+            S_0, S_1, A_0, A_1, W, infinite, zero, lines, counter, met, G, PP
         )
         S, A = tl.where(k == 0, S_0, S_1).to(tl.float64), tl.where(k == 0, A_0, A_1).to(tl.float64)
         there = tl.where(k == 0, b_0, b_1) > 0.0
@@ -219,6 +246,9 @@ def two(
         tl.store(out + row.to(tl.int64) * K + k, value.to(tl.float32), mask=k < K)
     else:
         W = tl.sum(product)
+        W, _1, _2, _3, met = together4(W, W, W, W, lines, counter, met, G, PP)
     i, j = k[:, None], k[None, :]
     tl.store(mine + PRODUCTS + 2 * i + j, tl.where(i == j, 0.0, W.to(tl.float64) * unit))
     tl.store(error + row, 0.0)
+    if PP > 1:
+        leave(counter, G)

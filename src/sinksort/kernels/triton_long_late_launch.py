@@ -65,8 +65,8 @@ class Late(NamedTuple):
 
 
 @functools.cache
-def _programs(device: torch.device) -> int:
-    """Those of Triton's interpreter run one after the other, and must not wait for each other."""
+def programs_of(device: torch.device) -> int:
+    """That run at once for certain. In Triton's interpreter they run one after the other, and must not wait."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
@@ -78,7 +78,7 @@ def state_behind(y: Tensor) -> int:
 def forward(launch: Recorder, given: Given, m: int, out: Tensor, error: Tensor) -> None:
     """What the grid could not answer is answered again, or NaN. The rule stands for m targets."""
     x, (R, n) = given.x, given.x.shape
-    late = Late.of(given.y, _programs(x.device))
+    late = Late.of(given.y, programs_of(x.device))
     launch.at_once(
         late_forward, late.programs,
         *strided(x), *strided(given.a), *_line(given), given.eps, given.eps_rows, *_state(given), error, out,
@@ -90,7 +90,7 @@ def forward(launch: Recorder, given: Given, m: int, out: Tensor, error: Tensor) 
 def backward(launch: Recorder, given: Given, m: int, w: Tensor, counters: Tensor, out: Tensor) -> None:
     """Gradients of the rows that ``forward`` answered. ``counters``: given back by ``triton_long_by_grid.backward``."""
     x, (R, n) = given.x, given.x.shape
-    late = Late.of(given.y, _programs(x.device))
+    late = Late.of(given.y, programs_of(x.device))
     launch.at_once(
         late_backward, late.programs,
         *strided(x), *strided(given.a), *strided(w), *_line(given), given.eps, given.eps_rows, *_state(given),
