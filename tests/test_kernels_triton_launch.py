@@ -144,6 +144,25 @@ def test_a_workspace_is_that_of_a_stream_and_grows(records, monkeypatch, scratch
     assert {stream for _, stream in triton_launch._workspaces} == {"the stream", "another stream"}
 
 
+def test_counters_are_those_of_a_stream_and_zero(records, monkeypatch):
+    """Whoever counts leaves them so; those of another stream are others."""
+    monkeypatch.setattr(triton_launch, "_counters", {})
+    kernel, x = Kernel(), torch.zeros(64)
+
+    def call():
+        triton_launch.launches(
+            (), (x,), (), 0.1, lambda go: go(kernel, 7, x, go.counters(32), 0.1, len(x), BLOCK=16, SQUASH=1)
+        )
+        return kernel.log[-1][2][1]
+
+    call()  # recorded
+    assert call() == call() == triton_launch._counters[x.get_device(), "the stream"].data_ptr()
+    monkeypatch.setattr(triton_launch, "_stream", lambda _: "another stream")
+    assert call() == triton_launch._counters[x.get_device(), "another stream"].data_ptr()
+    assert len({t.data_ptr() for t in triton_launch._counters.values()}) == 2
+    assert not any(t.any() for t in triton_launch._counters.values())
+
+
 def test_a_constant_stays_where_it_is(records):
     kernel, x, other, table = Kernel(), torch.zeros(64), torch.ones(64), torch.ones(4)
     for given in (x, other):

@@ -164,6 +164,11 @@ def _shared(x: Tensor) -> tuple[int, int] | None:
     return (-(-n // each), each) if AT_ONCE and R * n <= _MOST_SHARED and each <= _MOST_EACH else None
 
 
+def _room(x: Tensor) -> int:
+    """For as many programs as may share a row: one kernel for any number of rows."""
+    return triton.next_power_of_2(late.programs_of(x.device))
+
+
 def _few(ask: Ask, phi: Tensor | None) -> Answer:
     """Onto two to four targets: averages of phi over them, or of x in each of them."""
     made = again(ask.known, "few", ask.x)
@@ -196,7 +201,7 @@ def _few(ask: Ask, phi: Tensor | None) -> Answer:
                 two if K <= 2 else several, R * G,
                 *of_x, *of_a, *of_targets, *of_phi, *of_eps, out, state, error, places, lines, counters, n, each,
                 triton.cdiv(each, block), G, K=K, SQUASH=code, WEIGHTED=weighted, EPS_ROWS=by_row, PUSH=push_,
-                HELD=n <= block, BLOCK=block, PP=triton.next_power_of_2(G), num_warps=warps,
+                HELD=n <= block, BLOCK=block, PP=_room(x) if G > 1 else 1, num_warps=warps,
             )  # fmt: skip
             return
         G, tiles = cut(R, n, _MOMENTS_BLOCK, _FEW_PROGRAMS)
@@ -274,7 +279,7 @@ def _few_backward(ask: Ask, phi: Tensor, state: Tensor, w: Tensor | None) -> Ten
             launch.at_once(
                 few_back.chunks_back, R * G,
                 *arguments, sums, launch.counters(R * exchange.COUNTERS.value), out, n, tiles, G, K=K, KP=KP,
-                GP=triton.next_power_of_2(G), SQUASH=code, WEIGHTED=weighted, EPS_ROWS=by_row, PUSH=push_,
+                GP=_room(x), SQUASH=code, WEIGHTED=weighted, EPS_ROWS=by_row, PUSH=push_,
                 BLOCK=_FEW_BLOCK, num_warps=_SHARED_WARPS,
             )  # fmt: skip
             return

@@ -3,10 +3,11 @@
 Few targets make sharp edges (eps wide, not sqrt(eps)), which no grid resolves, so every step of Newton's method is one
 pass over the values: K exponentials each, sums of p_ij and of p_ij p_ik. It starts from the staircase.
 
-Rows of moderate length are worked on by one program each, in one launch, see ``triton_long_few_two`` and
-``triton_long_few_several``. Longer ones are cut into chunks, and their passes are here. Each is a launch, see
-``triton_long_few_chunks``, in whose beginning every program adds up the sums of the pass before and makes the (tiny)
-step for itself. The number of launches is fixed; a row that has converged is not read again.
+Rows of moderate length are worked on by one program each, longer ones by several that wait for each other, in one
+launch: see ``triton_long_few_two`` and ``triton_long_few_several``. Where that cannot be (Triton is too old, or values
+are very many) rows are cut into chunks, and their passes are here. Each is a launch, see ``triton_long_few_chunks``, in
+whose beginning every program adds up the sums of the pass before and makes the (tiny) step for itself. The number of
+launches is fixed; a row that has converged is not read again.
 
 Places x~, potentials and sums over chunks are double: with eps = 1e-3 a membership moves by 500 times as much as x~.
 Matrices are (targets, values): sums over targets stay in a thread, and sums over values wait until all were seen.

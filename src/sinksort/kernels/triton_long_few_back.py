@@ -240,7 +240,7 @@ def chunk_write(
     )  # fmt: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["G"])
 def chunks_back(
     x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, w: tl.tensor,
     w_row: tl.tensor, w_step: tl.tensor, y: tl.tensor, y_row: tl.tensor, b: tl.tensor, b_row: tl.tensor, phi: tl.tensor,

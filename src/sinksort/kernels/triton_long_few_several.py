@@ -177,7 +177,7 @@ def _chosen(slot: tl.tensor, v_0: tl.tensor, v_1: tl.tensor, v_2: tl.tensor, v_3
     return tl.where(slot == 0, v_0, tl.where(slot == 1, v_1, tl.where(slot == 2, v_2, v_3)))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["G"])
 def several(
     x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, y: tl.tensor,
     y_row: tl.tensor, b: tl.tensor, b_row: tl.tensor, phi: tl.tensor, phi_row: tl.tensor, eps: tl.tensor,

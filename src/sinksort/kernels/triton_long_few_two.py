@@ -156,7 +156,7 @@ def between(
     return tl.where(is_finite(middle), middle, u), met
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["G"])
 def two(
     x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, y: tl.tensor,
     y_row: tl.tensor, b: tl.tensor, b_row: tl.tensor, phi: tl.tensor, phi_row: tl.tensor, eps: tl.tensor,
