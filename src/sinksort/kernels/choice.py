@@ -34,6 +34,8 @@ _REACHED = 1e-5  #: marginal error that kernels always come below
 _SHARP, _SHARP_OF_VERY_SHORT = 5e-3, 1e-3
 _MOST_LOGS = 128  #: values of rows whose plans are answered as such
 _VERY_SHORT = 20  #: values of rows that Numba's kernels work on sixteen at a time
+#: Of single precision, and of potentials in 48 bits: beyond, hard plans come out wrong, or 1 / eps is nothing.
+_LEAST_EPS, _MOST_EPS = 1e-10, 1e20
 _SINGLE = (torch.float32, torch.float16, torch.bfloat16)
 
 _log = logging.getLogger("sinksort")
@@ -212,6 +214,8 @@ def _unfit(
         return "its kernels know the squashes 'sigmoid', 'arctan' and None"
     if isinstance(eps, Tensor):
         return "its kernels want eps as a number, and it is a tensor"
+    if isinstance(eps, (int, float)) and eps > 0 and not _LEAST_EPS <= eps <= _MOST_EPS:
+        return f"its kernels take eps from {_LEAST_EPS:g} to {_MOST_EPS:g}, and eps = {eps:g}"
     if any(isinstance(t, Tensor) and (t.requires_grad or _has_tangent(t)) for t in constants):
         return "its kernels differentiate in x only, and another argument requires a gradient"
     return _transformed(x)

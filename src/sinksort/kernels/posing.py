@@ -11,13 +11,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._checks import require_floating, require_non_negative
+from .._checks import require_floating, require_non_negative, values_readable
 from ..problem import entropy_number, existing, like_rows, target_rows
 from ..squash import Squash
 from .asks import Ask
 from .choice import able, refuse, too_sharp
 from .posed import Posed
 from .tables import MOST_TARGETS, Targets, default_targets
+
+#: Weight relative to the largest of its row: what is lighter is lost in what kernels of the CPU take for balanced.
+_LIGHT = 1e-5
 
 
 def _itself(t: Tensor) -> Tensor:
@@ -73,7 +76,9 @@ def pulled(
 ) -> Posed | None:
     """``sharp``: whether answers may change within eps, and not only within its square root as ranks do."""
     ask, kept = ask_of(x, rows, dim, weights, mask, at, eps, squash)
-    if ask is None or (sharp and too_sharp(name, ask, backend)) or not able(name, ask, backend):
+    if ask is None or (sharp and too_sharp(name, ask, backend)) or too_uneven(name, ask, weights is not None, backend):
+        return None
+    if not able(name, ask, backend):
         return None
     back = shaper(x, dim)
     shaped = back if kept is None else lambda out: torch.where(kept.movedim(-1, dim), back(out), 0.0)
@@ -95,9 +100,29 @@ def pushed(
     shaped: Callable[[Tensor], Tensor],
 ) -> Posed | None:
     ask, _ = ask_of(x, rows, dim, weights, mask, at, eps, squash)
-    if ask is None or too_sharp(name, ask, backend) or not able(name, ask, backend):
+    if ask is None or too_sharp(name, ask, backend) or too_uneven(name, ask, weights is not None, backend):
+        return None
+    if not able(name, ask, backend):
         return None
     return Posed("push", name, ask, None, flattened, shaped)
+
+
+def too_uneven(name: str, ask: Ask, weighted: bool, backend: str) -> bool:
+    """Whether some of what values or targets weigh is next to nothing, but not nothing, and the host may see it.
+
+    Targets of masks and quantiles have weights in double precision, of which kernels know all digits.
+    """
+    given = [ask.a] if weighted and ask.a is not None else []
+    if ask.m is None and ask.b.dtype == torch.float32:
+        given.append(ask.b)
+    if name != "numba" or not any(values_readable(t) and _has_light(t) for t in given):
+        return False
+    refuse(f"its kernels take weights from {_LIGHT:g} of the largest up, or 0, and some are less", backend)
+    return True
+
+
+def _has_light(weights: Tensor) -> bool:
+    return bool(((weights > 0) & (weights < _LIGHT * weights.amax(-1, keepdim=True))).any())
 
 
 def flattener(x: Tensor, dim: int) -> Callable[[Tensor], Tensor]:

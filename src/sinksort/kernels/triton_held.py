@@ -58,6 +58,7 @@ from .triton_parts import (
     nearly_hard,
     places_of_values,
     slope_of_pairs,
+    targets_too_wide,
     through_moments,
 )
 from .triton_state import exponent_of, high_words, is_late, load_potential_halves, store_facts, store_potential
@@ -101,6 +102,7 @@ def forward(
     origin, unit, spread, bad = moments(x_ptr, a_ptr, N, x_col, a_col, y_low, y_high, SQUASH, WEIGHTED, V * X)
     s = slope_of_pairs(unit, y_scale, eps, SQUASH)
     inverse_s = (1.0 / s).to(tl.float32)
+    too_wide = targets_too_wide(y_scale, eps)
     high, low = places_of_values(x_ptr, N, x_col, origin, unit, SQUASH, V * X)
     if WEIGHTED:
         edges = boundaries_of_weighted(high + low, a_ptr, N, a_col, running(b), KA, V, X, KB)
@@ -197,7 +199,7 @@ def forward(
                 D = over_values(p * a * (1.0 - p), KA, X, KB)
                 softness = scalar(most_over_targets(tl.where(b > 0, D / tl.where(b > 0, b, 1.0), 0.0), 1, X, KB))
                 error = tl.where(nearly_hard(softness), 1.0, error)
-    error = tl.where(inverse_s * TOO_FINE < 1.0, 1.0, error)
+    error = tl.where((inverse_s * TOO_FINE < 1.0) | too_wide, 1.0, error)
     tl.store(error_ptr + row, tl.where(bad > 0, 0.0, error))
     U = tl.load(start_ptr, mask=j < K, other=0.0).to(tl.float64) - (grown * inverse_s).to(tl.float64)
     tl.debug_barrier()  # threads that repeat each other have all read it

@@ -31,6 +31,10 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 NOWHERE = tl.constexpr(1e30)  #: potential of a slot without a target
 #: s from which what two halves of a place leave out is seen in ranks. Without a squash the range of values is in s.
 TOO_FINE = tl.constexpr(3e7)
+#: Extent of targets, and of values that are sorted without a squash, in units of sqrt(eps), from which single precision
+#: is seen in answers: a plan is smooth on that scale, and places are rounded to 3e-8 of the extent.
+_WIDE_TARGETS, _WIDE_VALUES = tl.constexpr(1.1e3), tl.constexpr(1.1e3)
+UNEVEN = tl.constexpr(3e-3)  #: least weight of a target that is sorted to, relative to the largest; see ``bridged``
 WEAK, NONE = tl.constexpr(1e-3), tl.constexpr(1e-14)  #: plans less soft than this need double precision, or nothing
 
 
@@ -117,6 +121,24 @@ def slope_of_pairs(unit: tl.tensor, y_scale: tl.tensor, eps: tl.tensor, SQUASH: 
     """s: 2 / eps, in units of the scaled places. A squash leaves values between 0 and 1, which need no scale."""
     x_scale = unit if SQUASH == 0 else unit * 0.0 + 1.0
     return 2.0 * x_scale * y_scale / eps
+
+
+@triton.jit
+def targets_too_wide(y_scale: tl.tensor, eps: tl.tensor) -> tl.tensor:
+    """Whether targets stand too far from each other for places in single precision."""
+    return y_scale * y_scale > _WIDE_TARGETS * _WIDE_TARGETS * eps
+
+
+@triton.jit
+def values_too_wide(unit: tl.tensor, eps: tl.tensor, SQUASH: tl.constexpr) -> tl.tensor:
+    """The same of values that are averaged: one that is far away takes digits from all others."""
+    return (unit * unit > _WIDE_VALUES * _WIDE_VALUES * eps) if SQUASH == 0 else unit < 0
+
+
+@triton.jit
+def uneven(b: tl.tensor, has: tl.tensor) -> tl.tensor:
+    """Least weight over largest: what a target that weighs little gets is divided by it, and so are faint links."""
+    return tl.min(tl.where(has, b, float("inf")), axis=0) / tl.max(b, axis=0)
 
 
 @triton.jit

@@ -23,6 +23,7 @@ from .triton_parts import (
     NOWHERE,
     NUMBERS,
     TOO_FINE,
+    UNEVEN,
     apart_from_mean,
     exact_boundaries,
     halves,
@@ -38,7 +39,10 @@ from .triton_parts import (
     slope_of_pairs,
     standardized,
     start_of,
+    targets_too_wide,
     through_moments,
+    uneven,
+    values_too_wide,
 )
 from .triton_state import exponent_of, is_late, load_potential_halves, store_facts, store_potential
 
@@ -221,7 +225,10 @@ def forward(
     error = tl.max(worst, axis=0) + tl.sum(tl.abs(b - c), axis=0)
     if MENDED:
         error = tl.where(nearly_hard(softness), 1.0, error)
-    error = tl.where(inverse_s * TOO_FINE < 1.0, 1.0, error)
+    in_double = (inverse_s * TOO_FINE < 1.0) | targets_too_wide(y_scale, eps)
+    if PUSH:
+        in_double = in_double | values_too_wide(unit, eps, SQUASH) | (uneven(b, b > 0) < UNEVEN)
+    error = tl.where(in_double, 1.0, error)
     tl.store(error_ptr + row, tl.where(bad > 0, 0.0, error))
     store_facts(state_ptr, origin, unit, spread, bad)
 

@@ -38,12 +38,16 @@ from .triton_parts import (
     start_of,
     store_logs,
     through_moments,
+    uneven,
 )
 from .triton_short import ACCEPTED, store_averages
 from .triton_state import exponent_of, is_late, load_potential, store_facts, store_late, store_potential
 
 PULL, PUSH, LOGS = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)  #: ways to read a plan
 _STEPS = tl.constexpr(60)
+_FAINT = tl.constexpr(1e-13)  #: weight of a target, relative to the largest, that is less than links which are none
+#: s from which what is kept of potentials is seen in gradients: of ranks, and of sums of values, much of which cancels.
+_TOO_FINE, _TOO_FINE_TO_ADD = tl.constexpr(4e11), tl.constexpr(4e9)
 
 
 @triton.jit
@@ -191,7 +195,9 @@ def forward(
     way = tl.zeros([BK], DT)
     length = tl.full([], 1.0, DT)
     rise = tl.full([], float("inf"), DT)
-    tolerance = 1e-10 if WIDE else 2e-6
+    tolerance = tl.full([], 1e-10 if WIDE else 2e-6, DT)
+    if WIDE:  # what the lightest target gets is right to five digits, too
+        tolerance = tl.minimum(tolerance, tl.maximum(1e-5 * tl.min(tl.where(has, b, 1.0), axis=0), 1e-15))
     k = 0
     going = True
     while going & (k < _STEPS):
@@ -329,11 +335,24 @@ def backward(
         Ly += tl.sum(P * apart_from_mean(p, y, TA), axis=1 - TA)
     largest = tl.max(tl.abs(t), axis=0)
     largest = tl.where(largest > 0, largest, 1.0)
-    accuracy: tl.constexpr = (1e-10 if READ == LOGS else 1e-7) if WIDE else 1e-5
+    wanted: tl.constexpr = (1e-10 if READ == LOGS else 1e-7) if WIDE else 1e-5
+    accuracy = tl.full([], wanted, DT)
+    if READ == PUSH:  # lambda of a target is as large as it is light, and all but its part of a wide row cancels
+        lightest = uneven(b, has & (phi != 0))
+        smallest = tl.sqrt(tl.minimum(lightest, 1.0).to(DT))
+        if SQUASH == 0:
+            smallest = smallest * tl.minimum(tl.sqrt(eps + unit * 0.0) / unit, 1.0).to(DT)
+        accuracy = tl.maximum(accuracy * smallest, 1e-15)
     potential = largest * solve_by_passes(
         t / largest, D, Ly, step.to(DT), b, accuracy, x_ptr, a_ptr, N, x_col, a_col, origin, unit,
         y, yh, yl, Uh, Ul, s_2, SQUASH, WEIGHTED, TA, WIDE, 100, BN
     )  # fmt: skip
+    # Rather no gradient than a wrong one.
+    finest: tl.constexpr = _TOO_FINE if READ == PULL else _TOO_FINE_TO_ADD
+    known = s <= finest
+    if READ == PUSH:
+        known = known & (lightest > _FAINT)
+    potential = tl.where(known, potential, float("nan"))
 
     for start in range(0, N, BN):
         i = start + tl.arange(0, BN)

@@ -1,0 +1,85 @@
+"""Input far from what is usual: kernels answer it rightly, or say that they do not, and never give a wrong answer."""
+
+import pytest
+import torch
+
+import sinksort
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def row(n: int, seed: int = 0) -> torch.Tensor:
+    return torch.rand(1, n, generator=torch.Generator().manual_seed(seed))
+
+
+def answers(operator, x, backend, **options):
+    """What an operator says of x, and the gradient of a sum in which every entry has another share."""
+    x = x.to(DEVICE).clone().requires_grad_()
+    options = {k: v.to(DEVICE, x.dtype) if isinstance(v, torch.Tensor) else v for k, v in options.items()}
+    out = operator(x, backend=backend, **options)
+    share = torch.cos(torch.arange(out.numel(), dtype=out.dtype, device=DEVICE)).reshape(out.shape)
+    (gradient,) = torch.autograd.grad((share * out).sum(), x)
+    return out.detach().double(), gradient.double()
+
+
+def right(operator, x, scale: float, **options) -> None:
+    """Within 1e-5 of the scale of answers, and gradients within 1e-3 of themselves."""
+    out, gradient = answers(operator, x, "triton", **options)
+    true_out, true_gradient = answers(operator, x.double(), "torch", **options)
+    assert (out - true_out).abs().max() <= 1e-5 * scale
+    assert (gradient - true_gradient).norm() <= 1e-3 * true_gradient.norm()
+
+
+def test_one_far_value_takes_no_digits_from_sorted_values():
+    pytest.importorskip("triton")
+    x = row(5)
+    for far in (1e3, 1e6):
+        x[0, 3] = far
+        right(sinksort.soft_sort, x, far, squash=None)
+
+
+def test_gradients_that_not_even_double_precision_knows_are_none():
+    pytest.importorskip("triton")
+    x = row(4)
+    x[0, 3] = 1e9
+    assert answers(sinksort.soft_sort, x, "triton", squash=None)[1].isnan().all()
+
+
+@pytest.mark.parametrize("operator", [sinksort.soft_rank, sinksort.soft_sort])
+def test_targets_may_leave_wide_gaps(operator):
+    pytest.importorskip("triton")
+    y = torch.linspace(0, 1, 6)
+    y[-1] = 1e4
+    right(operator, row(6), 6 if operator is sinksort.soft_rank else 1, targets=y)
+
+
+def test_sorted_values_of_targets_that_weigh_next_to_nothing():
+    pytest.importorskip("triton")
+    b = torch.ones(6)
+    for light in (1e-4, 1e-9):
+        b[2] = light
+        right(sinksort.soft_sort, row(6), 1, target_weights=b / b.sum())
+    b[2] = 1e-20  # less than what counts as a link: there is an answer, but nobody knows how it changes
+    assert answers(sinksort.soft_sort, row(6), "triton", target_weights=b / b.sum())[1].isnan().all()
+
+
+@pytest.mark.parametrize("backend", ["numba", "triton"])
+@pytest.mark.parametrize("eps", [1e-20, 1e30])
+def test_kernels_leave_extreme_entropies_to_the_reference(backend, eps):
+    pytest.importorskip(backend)
+    with pytest.raises(ValueError, match="its kernels take eps from 1e-10 to 1e\\+20"):
+        sinksort.soft_rank(row(10), eps=eps, backend=backend)
+    ranks = sinksort.soft_rank(row(10), eps=eps)
+    assert sinksort.last_backend() == "torch"
+    hard = sinksort.kantorovich_rank(row(10)) if eps < 1 else torch.full((1, 10), 5.5)
+    torch.testing.assert_close(ranks, hard, rtol=0, atol=1e-5)
+
+
+def test_weights_that_are_next_to_nothing_are_left_to_the_reference():
+    """A value of 1e-7 was ranked as if it were all in a target of 1e-11: what kernels take for balanced is more."""
+    pytest.importorskip("numba")
+    x, light = row(5), torch.tensor([[1.0, 1.0, 1e-7, 1.0, 1.0]])
+    for weights in ({"weights": light}, {"target_weights": light[0] / 4}):
+        with pytest.raises(ValueError, match="weights from 1e-05 of the largest up"):
+            sinksort.soft_rank(x, **weights, backend="numba")
+    sinksort.soft_rank(x, weights=torch.tensor([[1.0, 0.0, 1e-4, 1.0, 1.0]]), backend="numba")
