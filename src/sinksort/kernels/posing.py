@@ -15,7 +15,7 @@ from .._checks import require_floating, require_non_negative, values_readable
 from ..problem import entropy_number, existing, like_rows, target_rows
 from ..squash import Squash
 from .asks import Ask
-from .choice import able, refuse, too_sharp
+from .choice import able, of_two, refuse, too_sharp
 from .posed import Posed
 from .tables import MOST_TARGETS, Targets, default_targets
 
@@ -110,10 +110,12 @@ def pushed(
 def too_uneven(name: str, ask: Ask, weighted: bool, backend: str) -> bool:
     """Whether some of what values or targets weigh is next to nothing, but not nothing, and the host may see it.
 
-    Targets of masks and quantiles have weights in double precision, of which kernels know all digits.
+    Targets of masks and quantiles have weights in double precision, of which kernels know all digits. Of masks, which
+    have one unknown, they know those of values, too.
     """
-    given = [ask.a] if weighted and ask.a is not None else []
-    if ask.m is None and ask.b.dtype == torch.float32:
+    double = ask.b.dtype == torch.float64
+    given = [ask.a] if weighted and ask.a is not None and not (double and of_two(ask)) else []
+    if ask.m is None and not double:
         given.append(ask.b)
     if name != "numba" or not any(values_readable(t) and _has_light(t) for t in given):
         return False
