@@ -158,6 +158,13 @@ def size_of(a: Any) -> Any:
 
 
 @exact
+def copied(values: Any, into: Any) -> None:
+    """``into[:] = values``, cut to fit: Numba takes seconds to compile what that would raise if they did not."""
+    for i in range(len(into)):
+        into[i] = values[i]
+
+
+@exact
 def row_into(x: F32, first: int, n: int, xs: F32) -> bool:
     """Copies a row into ``xs``, infinity behind it. False if it holds NaN."""
     nan = 0

@@ -12,7 +12,7 @@ import math
 import numpy as np
 
 from .numba_compile import exact
-from .numba_maths import F32, F64, I64, larger, size_of
+from .numba_maths import F32, F64, I64, copied, larger, size_of
 from .numba_simd import highest, load, splat, splat64, store, total64, widen
 
 _ROUNDING = np.float32(1e-6)
@@ -38,7 +38,7 @@ def careful(at: F64, aw: F32, n: int, w: F32, y: F64, b: F64, h: F64, u: F32, ph
     for _ in range(_STEPS):
         flow = _conditional(at, a, n, y, h, scaling, K, eps, P, best, low, high, ends)
         _eliminate(P, a, low, high, ends, n, K, weights, flow, W, inv)
-        x[:] = weights
+        copied(weights, x)
         for i in range(n):
             for j in range(low[i], high[i]):
                 x[j] -= a[i] * P[i, j]
@@ -138,7 +138,8 @@ def _averages(P: F64, best: I64, low: I64, high: I64, n: int, phi: F64, y: F64, 
 @exact
 def balanced(w: F32, aw: F32, n: int, out: F32) -> None:
     """w less a multiple of a, which changes no gradient: what all values get together is fixed. Zero behind the row."""
-    out[:n], out[n:] = w, 0.0
+    copied(w, out[:n])
+    out[n:] = 0.0
     N = (n + 15) // 16 * 16
     whole, weight = splat64(0.0), splat64(0.0)
     for i in range(0, N, 16):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .numba_compile import exact
-from .numba_maths import F32, F64, exp32
+from .numba_maths import F32, F64, copied, exp32
 from .numba_rows_sources import padded
 from .numba_simd import (
     any_lane,
@@ -251,7 +251,7 @@ def few_newton(k: Row, n: int, K: int, rounding: float) -> float:
     """Newton on the scalings, as ``numba_rows_newton.newton``, with the Laplacian of every point. Returns the error."""
     excess, rho, direction, base = np.zeros(4), np.zeros(4), np.zeros(4), k.b.copy()
     few_excess(k, n, K, rounding, excess)
-    k.u[:] = k.b
+    copied(k.b, k.u)
     length, slope, before, error = 1.0, np.inf, np.inf, np.inf
     for step in range(_MOST_STEPS + 1):
         flow = one_pass(k, n, K)
@@ -268,7 +268,7 @@ def few_newton(k: Row, n: int, K: int, rounding: float) -> float:
             length *= slope / (slope - slope_here)
         else:
             base[:], length = k.u, 1.0
-            direction[:] = rho
+            copied(rho, direction)
             few_solve(k.W, K, _RIDGE * flow, k.b, direction)
             mean, slope = 0.0, 0.0
             for j in range(K):

@@ -21,7 +21,7 @@ import math
 import numpy as np
 
 from .numba_compile import exact
-from .numba_maths import F32, F64, I64, exp32
+from .numba_maths import F32, F64, I64, copied, exp32
 from .numba_rows_laplacian import edges, eliminate, substitute
 from .numba_simd import choose, lane_numbers, load, load64, narrow, splat, store, total, totals
 from .numba_staircase import SAME_MASS_SINGLE, passages
@@ -153,7 +153,7 @@ def complete(G: F32, N: int, best: I64) -> None:
 @exact
 def excesses(mass: F32, best: I64, N: int, b64: F64, K: int, excess: F32, sums: F64) -> None:
     """What a target lacks if every source goes to its best one: b_j - sum of their weights, zero in total."""
-    sums[:K] = b64[:K]
+    copied(b64, sums[:K])
     for i in range(N):
         sums[best[i]] -= mass[i]
     over = 0.0

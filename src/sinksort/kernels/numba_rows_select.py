@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .numba_compile import exact
-from .numba_maths import F32, F64, places, places_backward, row_into
+from .numba_maths import F32, F64, copied, places, places_backward, row_into
 from .numba_rows_careful import along_places, balanced, careful
 from .numba_rows_few import (
     AW,
@@ -49,7 +49,8 @@ def row_ready(k: Row, x: F32, a: F32, y: F32, b: F64, n: int, K: int, steps: tup
 
 @exact
 def save_few(k: Row, moments: tuple[float, float, float, bool], state: F64) -> None:
-    state[:4], state[4:8] = k.h, k.u
+    copied(k.h, state[:4])
+    copied(k.u, state[4:8])
     state[8], state[9], state[10], state[11] = moments[0], moments[1], moments[2], 1.0 if moments[3] else 0.0
 
 
@@ -117,7 +118,7 @@ def pull_few(start: int, stop: int, x: F32, a: F32, y: F32, b: F64, rounding: fl
         moments = places(k.n32[XS], k.n32[AW], squash, k.y[0], k.y[K - 1], k.at)
         errors[row] = few_solved(k, n, K, np.float64(eps[row * steps[3]]), rounding)
         few_pulled(k, n, K, k.n32[READ])
-        out[row * n : row * n + n] = k.n32[READ, :n]
+        copied(k.n32[READ], out[row * n : row * n + n])
         save_few(k, moments, state64[row * size :])
 
 
@@ -161,7 +162,8 @@ def few_backward(start: int, stop: int, x: F32, a: F32, y: F32, b: F64, phi: F32
             answer[:] = np.nan
             continue
         e = np.float64(eps[row * steps[3]])
-        k.h[:], k.u[:] = state[:4], state[4:8]
+        copied(state, k.h)
+        copied(state[4:], k.u)
         places(xs, aw, squash, k.y[0], k.y[K - 1], k.at)
         for j in range(K):
             k.phi[j] = phi[row * steps[1] + j]
@@ -181,12 +183,12 @@ def few_backward(start: int, stop: int, x: F32, a: F32, y: F32, b: F64, phi: F32
         few_averages(k, n, K, lam, mean, cov_2)
         cancelled = along_places(weight, aw, cov, cov_2, N, e, cov)
         if cancelled:
-            u32[:] = k.u
+            copied(k.u, u32)
             careful(k.at, aw, n, weight, k.y, k.b, k.h, u32, k.phi.astype(np.float32), K, e, cov)
         cov[n:] = 0.0
         unit = 1.0 / state[9] if push else 1.0
         places_backward(xs, aw, k.at, squash, state[8], state[9], state[10], state[11] > 0.0, unit, cov)
-        answer[:] = cov[:n]
+        copied(cov, answer)
         if push:
             for i in range(n):
                 answer[i] += aw[i] * k.n32[GIVEN, i]

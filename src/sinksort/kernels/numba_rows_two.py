@@ -31,7 +31,7 @@ import numpy as np
 from numba import njit
 
 from .numba_compile import exact
-from .numba_maths import F32, F64, exp32, larger, places, places_backward, row_into, smaller
+from .numba_maths import F32, F64, copied, exp32, larger, places, places_backward, row_into, smaller
 from .numba_rows_few import carry, crossing
 from .numba_rows_sources import padded
 from .numba_simd import choose, highest, load, load64, lowest, narrow, splat, splat64, store, total64, widen
@@ -222,7 +222,7 @@ def pull_two(start: int, stop: int, x: F32, a: F64, y: F32, b: F64, rounding: fl
         s, tau, moments = _solved(k, x, a, y, b, rounding, eps, n, squash, steps, row, row == start, errors)
         if s == s:
             _read(k, s, tau, phi[row * steps[1]], phi[row * steps[1] + 1], k.n32[READ])
-            out[row * n : row * n + n] = k.n32[READ, :n]
+            copied(k.n32[READ], out[row * n : row * n + n])
         else:
             out[row * n : row * n + n] = np.nan
         _save(tau, moments, state64[row * size :])
@@ -273,7 +273,7 @@ def two_backward(start: int, stop: int, x: F32, a: F64, y: F32, b: F64, phi: F32
             _read(k, s, tau, phi_0, phi_1, direct)
             unit = 1.0 / state[2]
         else:
-            weight[:n] = w[row * n : row * n + n]
+            copied(w[row * n :], weight[:n])
         received, all_slopes = splat64(0.0), splat64(0.0)
         for i in range(0, len(k.at), 16):
             _, m, most = _shares(k.at, i, s, tau)
@@ -292,7 +292,7 @@ def two_backward(start: int, stop: int, x: F32, a: F64, y: F32, b: F64, phi: F32
         places_backward(
             xs, aw, k.at, squash, state[1], state[2], state[3], state[4] > 0.0, unit * s * (phi_1 - phi_0), g
         )
-        answer[:] = g[:n]
+        copied(g, answer)
         if push:
             for i in range(n):
                 answer[i] += aw[i] * direct[i]

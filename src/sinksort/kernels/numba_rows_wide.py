@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from .numba_compile import exact
-from .numba_maths import F32, F64, I32, I64, larger, places, places_backward, row_into, size_of
+from .numba_maths import F32, F64, I32, I64, copied, larger, places, places_backward, row_into, size_of
 from .numba_rows_careful import along_places, balanced, careful
 from .numba_rows_laplacian import edges, eliminate, substitute
 from .numba_rows_newton import (
@@ -154,12 +154,12 @@ def bands_within(k: Work, N: int, K: int, eps: float, cut: float) -> None:
 def save(k: Work, K: int, moments: tuple[float, float, float, bool], eliminated: bool, near: bool, ruled: bool,
          state64: F64, state32: F32) -> None:  # fmt: skip
     stride = padded(K)
-    state64[:stride] = k.k64[H]
+    copied(k.k64[H], state64[:stride])
     state64[stride], state64[stride + 1], state64[stride + 2] = moments[0], moments[1], moments[2]
     flags = (1.0 if moments[3] else 0.0) + (2.0 if eliminated else 0.0) + (4.0 if near else 0.0)
     state64[stride + 3] = flags + (8.0 if ruled else 0.0)
-    state32[:stride] = k.k32[U]
-    state32[stride : 2 * stride] = k.k32[INV]
+    copied(k.k32[U], state32[:stride])
+    copied(k.k32[INV], state32[stride : 2 * stride])
 
 
 @exact
@@ -185,12 +185,11 @@ def pull_rows(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F32, l
             continue
         given_into(k, y, b, a, row, n, K, steps, first_one)
         if first_one or steps[1] > 0:
-            k.k32[PHI, :K] = phi[row * steps[1] : row * steps[1] + K]
+            copied(phi[row * steps[1] :], k.k32[PHI, :K])
             span = abs(k.k32[PHI, K - 1] - k.k32[PHI, 0])
         if first_one or steps[2] > 0:
             for j in range(lasts):
-                of_last = row * steps[2] + (3 + j) * K
-                k.last[j * stride : j * stride + K] = last[of_last : of_last + K]
+                copied(last[row * steps[2] + (3 + j) * K :], k.last[j * stride : j * stride + K])
         first_one = False
         e = np.float64(eps[row * steps[3]])
         first, final = outermost(k, K, lasts > 0)
@@ -287,7 +286,7 @@ def refined(k: Work, N: int, K: int, W: F32, ends: I64, soft: bool) -> bool:
     t, lam, z, phi_0, mean, best = k.k32[TENSION], k.k32[LAM], k.k32[Z], k.n32[PHI_0], k.n32[MEAN], k.n_int[BEST]
     u, v, step = k.k32[U], k.n32[V], k.small
     enough, before = _REFINED if soft else _REFINED_STIFF, np.float32(1.0)
-    z[:] = t
+    copied(t, z)
     substitute(W, K, stride, ends, k.k32[INV], z, lam)
     for _ in range(6):
         if not soft:
@@ -336,7 +335,7 @@ def towards_places(k: Work, N: int, K: int, W: F32, saved: bool, near: bool) -> 
         store(k.n32[DIRECT], i, load(phi_0, i) + load(mean, i))
     if soft:
         complete(k.G, N, best)
-        mean[:N] = k.n32[DIRECT, :N]
+        copied(k.n32[DIRECT], mean[:N])
     tensions(k.G, N, K, u, v, k.n32[WEIGHT], phi, phi_0, mean, lo, hi, best, soft, k.parts, k.k32[TENSION])
     if not (saved and refined(k, N, K, W, k.k_int[NEAR_ENDS] if near else k.k_int[ENDS], soft)):
         edges(k.G, N, K, k.n32[ROOT], best, u, v, lo, hi, soft, bool(0), k.Q, k.W, stride, k.k_int[ENDS],
@@ -344,7 +343,7 @@ def towards_places(k: Work, N: int, K: int, W: F32, saved: bool, near: bool) -> 
         for j in range(K):
             k.k32[RIDGE, j] = k.k32[B, j] * flow * _RIDGE
         eliminate(k.W, K, stride, k.k_int[ENDS], k.k32[RIDGE], k.k32[INV], k.small)
-        k.k32[Z, :] = k.k32[TENSION]
+        copied(k.k32[TENSION], k.k32[Z])
         substitute(k.W, K, stride, k.k_int[ENDS], k.k32[INV], k.k32[Z], lam)
     at_best(lam, best, N, phi_0)
     covariances(k.G, N, u, v, lam, phi_0, y32, y_0, glo, ghi, mean, k.n32[COV_2])
@@ -373,7 +372,7 @@ def rows_backward(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F3
         row_into(x, row * n, n, xs)
         given_into(k, y, b, a, row, n, K, steps, first_one)
         if first_one or steps[1] > 0:
-            k.k32[PHI, :K] = phi[row * steps[1] : row * steps[1] + K]
+            copied(phi[row * steps[1] :], k.k32[PHI, :K])
             if push:
                 for j in range(K):
                     k.k32[PHI, j] = k.k32[PHI, j] / k.k32[B, j] if k.k32[B, j] > 0.0 else 0.0
@@ -381,9 +380,9 @@ def rows_backward(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F3
         e = np.float64(eps[row * steps[3]])
         first, final = outermost(k, K, flags > 7.5)
         places(xs, aw, squash, first, final, at)
-        k.k64[H, :] = of64[:stride]
-        k.k32[U, :] = of32[:stride]
-        k.k32[INV, :] = of32[stride : 2 * stride]
+        copied(of64, k.k64[H])
+        copied(of32, k.k32[U])
+        copied(of32[stride:], k.k32[INV])
         low, high = range_of(at, n)
         N = sources_into(k, n, cells, low, high, order)
         take_roots(k.n32[ROOT], N)
@@ -419,7 +418,7 @@ def rows_backward(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F3
         read[n:] = 0.0
         unit = 1.0 / per_unit if push else 1.0
         places_backward(xs, aw, at, squash, mean, per_unit, total_weight, flags % 2.0 > 0.5, unit, read)
-        answer[:] = read[:n]
+        copied(read, answer)
         if push:
             for i in range(n):
                 answer[order[i]] += k.n32[MASS, i] * direct[i]

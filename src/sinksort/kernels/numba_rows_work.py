@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .numba_compile import exact
-from .numba_maths import F32, F64, I32, I64
+from .numba_maths import F32, F64, I32, I64, copied
 from .numba_rows_sources import hats, lay_grid, locate, occupied_nodes, padded, spread
 from .numba_simd import load, root, store
 from .numba_sort import sort_state
@@ -132,7 +132,8 @@ def sources_into(k: Work, n: int, cells: int, low: float, high: float, order: I3
     for i in range(n):
         place[i], mass[i] = at[order[i]], aw[order[i]]
     place[n:N], mass[n:N] = place[n - 1], 0.0
-    roots[:], k.n32[OCCUPIED, :] = mass, 1.0
+    copied(mass, roots)
+    k.n32[OCCUPIED, :] = 1.0
     return N
 
 

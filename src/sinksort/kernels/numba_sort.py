@@ -36,7 +36,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .numba_compile import exact
-from .numba_maths import F32, F64, I32, I64, places, places_backward, row_into
+from .numba_maths import F32, F64, I32, I64, copied, places, places_backward, row_into
 from .numba_rows_sources import padded, range_of, sort_places
 from .numba_sort_panels import PER_PANEL, boundaries, keep, moved, panels
 from .numba_sort_passes import along_nodes, averages, laplacian, node_potentials, spread_back, tensions, tested, windows
@@ -260,7 +260,7 @@ def push_sorted(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, eps: F32,
         if steps[0] > 0:
             _targets_into(k, y[row * steps[0] :], b[row * steps[0] :], K)
         if steps[4] > 0:
-            aw[:n] = a[row * n : row * n + n]
+            copied(a[row * n :], aw[:n])
         e = np.float64(eps[row * steps[3]])
         mean, scale, weight, spread = places(xs, aw, squash, k.k64[Y, 0], k.k64[Y, K - 1], at)
         of64[0], of64[1], of64[2], of64[3] = mean, scale, weight, 1.0 if spread else 0.0
@@ -347,7 +347,7 @@ def sorted_backward(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, c: F3
         if steps[0] > 0:
             _targets_into(k, y[row * steps[0] :], b[row * steps[0] :], K)
         if steps[4] > 0:
-            aw[:n] = a[row * n : row * n + n]
+            copied(a[row * n :], aw[:n])
         e = np.float64(eps[row * steps[3]])
         places(xs, aw, squash, k.k64[Y, 0], k.k64[Y, K - 1], at)
         order, lo, hi = of_int[:n], of_int[n : n + K], of_int[n + K : n + 2 * K]
@@ -396,6 +396,6 @@ def sorted_backward(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, c: F3
         for i in range(kept):
             read[order[i]] = (2.0 / e) * k.n64[A, i] * (along[i] - left[i])
         places_backward(xs, aw, at, squash, mean, scale, weight, spread, 1.0 / scale, read)
-        answer[:] = read[:n]
+        copied(read, answer)
         for i in range(kept):
             answer[order[i]] += k.n64[A, i] * direct[i]
