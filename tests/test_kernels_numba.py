@@ -374,19 +374,22 @@ def test_says_what_it_cannot_do() -> None:
 
 
 def test_a_change_in_another_file_is_noticed(tmp_path: Path) -> None:
-    """What is kept of a compiled function contains those it calls."""
+    """What is kept of a compiled function contains those it calls. Who waits for a compiler is told so, once."""
     compile_ = Path(numba_rows.__file__).with_name("numba_compile.py").read_text()
     (tmp_path / "numba_compile.py").write_text(compile_)
     outer = (
-        "from numba_compile import exact\nfrom numba_inner import inner\n\n@exact\ndef outer(x):\n    return inner(x)\n"
+        "from numba_compile import exact\nfrom numba_inner import inner\n\n@exact\ndef outer(x):\n"
+        "    return inner(x) + inner(0)\n"
     )
     (tmp_path / "numba_outer.py").write_text(outer)
-    for factor in (2, 3):
+    program = "from numba_outer import inner, outer\nprint(outer(5), inner(7), len(inner.part.overloads))"
+    for factor, compiled in ((2, True), (3, True), (3, False)):
         inner = f"from numba_compile import exact\n\n@exact\ndef inner(x):\n    return {factor} * x\n"
-        (tmp_path / "numba_inner.py").write_text(inner)
-        program = "import numba_outer; print(numba_outer.outer(5))"
+        if compiled:
+            (tmp_path / "numba_inner.py").write_text(inner)
         said = subprocess.run([sys.executable, "-B", "-c", program], cwd=tmp_path, check=True, capture_output=True)
-        assert int(said.stdout) == 5 * factor
+        assert list(map(int, said.stdout.split())) == [5 * factor, 7 * factor, int(compiled)]  # 0 is an integer like 5
+        assert said.stderr.count(b"being compiled") == int(compiled)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork on this system")
