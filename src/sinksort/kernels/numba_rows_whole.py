@@ -1,7 +1,4 @@
-"""Rows of which the few nodes of a rule are not enough, and whose targets are few as well: all of them are taken.
-
-Functions are compiled anew for arguments that are constants: such arguments are made variables first.
-"""
+"""Rows of which the few nodes of a rule are not enough, and whose targets are few as well: all of them are taken."""
 
 from __future__ import annotations
 
