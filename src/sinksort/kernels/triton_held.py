@@ -36,6 +36,7 @@ from .triton_held_tiles import (
     inverse_of,
     load_tile_of_targets,
     most_over_targets,
+    most_over_values,
     out_of_reach,
     over_targets,
     over_values,
@@ -183,8 +184,7 @@ def forward(
             last = tl.load(last_ptr + order * K + j, mask=j < K, other=0.0).to(tl.float32)
             coefficient = over_targets(p * last, V, X, KB)
             squares += coefficient * coefficient
-        worst = tl.max(tl.max(tl.where(i < N, squares, 0.0), axis=2, keep_dims=True), axis=1, keep_dims=True)
-        error += 4.0 * scalar(tl.broadcast_to(worst, [KB, X, 1, 1]))
+        error += 4.0 * scalar(most_over_values(tl.where(i < N, squares, 0.0), 1, X, KB))
     if MENDED:
         if FEW:
             D = softness_of(p, rest, a, likeliest, KA, X, KB)

@@ -5,6 +5,9 @@ lanes and all warps share the values, X of them, and a thread has V values by KA
 (KB, X, 1, KA), what belongs to values (KB, X, V, 1), numbers of the row are (KB, X, 1, 1): each is repeated in all
 threads that need it, so everything has the same layout and nothing is moved from one to another. Sums over targets and
 cumulative sums never leave a warp; only sums over values do.
+
+The compiler hands out lanes axis by axis: from the first on, and since Triton 3.7 from the last on, where tiles are
+(KA, V, X, KB) therefore. Nobody but this file knows: others say which axis they mean, and ``repeated``.
 """
 
 from __future__ import annotations
@@ -13,6 +16,10 @@ import triton
 import triton.language as tl
 
 from .triton_parts import NOWHERE, load_weights
+from .triton_sums import agreed_sum
+
+_FROM_THE_LAST = tl.constexpr(tuple(int(part) for part in triton.__version__.split(".")[:2]) >= (3, 7))
+AXIS_KB, AXIS_X, AXIS_V, AXIS_KA = (tl.constexpr(3 - i if _FROM_THE_LAST.value else i) for i in range(4))
 
 _TIE = tl.constexpr(3e-6)  #: levels of mass that differ by less are the same
 
@@ -25,52 +32,80 @@ def indices(N: tl.tensor, KA: tl.constexpr, V: tl.constexpr, X: tl.constexpr, KB
     nothing: lanes first along KB, then along X, as above. So it is told nothing, by a factor that is always 1.
     """
     one = tl.where(N > 0, 1, 0)
-    kb = tl.arange(0, KB)[:, None, None, None]
-    x = tl.arange(0, X)[None, :, None, None]
-    j = (kb * KA + tl.arange(0, KA)[None, None, None, :] + x * 0) * one
-    i = (tl.arange(0, V)[None, None, :, None] * X + x + kb * 0) * one
+    kb = along(tl.arange(0, KB), AXIS_KB)
+    x = along(tl.arange(0, X), AXIS_X)
+    j = (kb * KA + along(tl.arange(0, KA), AXIS_KA) + x * 0) * one
+    i = (along(tl.arange(0, V), AXIS_V) * X + x + kb * 0) * one
     return j, i
+
+
+@triton.jit
+def along(v: tl.tensor, AXIS: tl.constexpr) -> tl.tensor:
+    """Numbers one after the other along an axis of a tile."""
+    for before in tl.static_range(AXIS):
+        v = tl.expand_dims(v, before)
+    for behind in tl.static_range(AXIS + 1, 4):
+        v = tl.expand_dims(v, behind)
+    return v
+
+
+@triton.jit
+def repeated(v: tl.tensor, KA: tl.constexpr, V: tl.constexpr, X: tl.constexpr, KB: tl.constexpr) -> tl.tensor:
+    """v in all threads: a tile of this size, from one that has size 1 along some axes."""
+    if _FROM_THE_LAST:
+        v = tl.broadcast_to(v, [KA, V, X, KB])
+    else:
+        v = tl.broadcast_to(v, [KB, X, V, KA])
+    return v
 
 
 @triton.jit
 def tile_of_values(v: tl.tensor, V: tl.constexpr, X: tl.constexpr, KB: tl.constexpr) -> tl.tensor:
     """What belongs to V X values, one after the other, for all threads that need it: by way of shared memory."""
-    return tl.broadcast_to(tl.permute(tl.reshape(v, [V, X]), [1, 0])[None, :, :, None], [KB, X, V, 1])
+    v = tl.reshape(v, [V, X])
+    if not _FROM_THE_LAST:
+        v = tl.permute(v, [1, 0])
+    return repeated(v[None, :, :, None], 1, V, X, KB)
 
 
 @triton.jit
 def over_targets(t: tl.tensor, V: tl.constexpr, X: tl.constexpr, KB: tl.constexpr) -> tl.tensor:
     """Sums of a tile for each value, or with V = 1 of what belongs to targets."""
-    return tl.broadcast_to(tl.sum(tl.sum(t, axis=3, keep_dims=True), axis=0, keep_dims=True), [KB, X, V, 1])
+    return repeated(agreed_sum(tl.sum(t, axis=AXIS_KA, keep_dims=True), AXIS_KB, True), 1, V, X, KB)
 
 
 @triton.jit
 def most_over_targets(t: tl.tensor, V: tl.constexpr, X: tl.constexpr, KB: tl.constexpr) -> tl.tensor:
-    return tl.broadcast_to(tl.max(tl.max(t, axis=3, keep_dims=True), axis=0, keep_dims=True), [KB, X, V, 1])
+    return repeated(tl.max(tl.max(t, axis=AXIS_KA, keep_dims=True), axis=AXIS_KB, keep_dims=True), 1, V, X, KB)
 
 
 @triton.jit
 def over_values(t: tl.tensor, KA: tl.constexpr, X: tl.constexpr, KB: tl.constexpr) -> tl.tensor:
     """Sums of a tile for each target."""
-    return tl.broadcast_to(tl.sum(tl.sum(t, axis=2, keep_dims=True), axis=1, keep_dims=True), [KB, X, 1, KA])
+    return repeated(agreed_sum(tl.sum(t, axis=AXIS_V, keep_dims=True), AXIS_X, True), KA, 1, X, KB)
+
+
+@triton.jit
+def most_over_values(t: tl.tensor, KA: tl.constexpr, X: tl.constexpr, KB: tl.constexpr) -> tl.tensor:
+    return repeated(tl.max(tl.max(t, axis=AXIS_V, keep_dims=True), axis=AXIS_X, keep_dims=True), KA, 1, X, KB)
 
 
 @triton.jit
 def least_over_values(t: tl.tensor, KA: tl.constexpr, X: tl.constexpr, KB: tl.constexpr) -> tl.tensor:
-    return tl.broadcast_to(tl.min(tl.min(t, axis=2, keep_dims=True), axis=1, keep_dims=True), [KB, X, 1, KA])
+    return repeated(tl.min(tl.min(t, axis=AXIS_V, keep_dims=True), axis=AXIS_X, keep_dims=True), KA, 1, X, KB)
 
 
 @triton.jit
 def running(v: tl.tensor) -> tl.tensor:
     """Cumulative sum in the order of the targets."""
-    whole = tl.sum(v, axis=3, keep_dims=True)
-    return tl.cumsum(v, axis=3) + (tl.cumsum(whole, axis=0) - whole)
+    whole = tl.sum(v, axis=AXIS_KA, keep_dims=True)
+    return tl.cumsum(v, axis=AXIS_KA) + (tl.cumsum(whole, axis=AXIS_KB) - whole)
 
 
 @triton.jit
 def scalar(v: tl.tensor) -> tl.tensor:
     """The number that (KB, X, 1, 1) repeats, for a branch."""
-    v = tl.max(tl.max(v, axis=0, keep_dims=True), axis=1, keep_dims=True)
+    v = tl.max(tl.max(v, axis=AXIS_KB, keep_dims=True), axis=AXIS_X, keep_dims=True)
     return tl.max(tl.max(tl.max(tl.max(v, axis=3), axis=2), axis=1), axis=0)
 
 

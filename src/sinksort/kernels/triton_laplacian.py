@@ -15,6 +15,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from .triton_sums import agreed_sum
+
 
 @triton.jit
 def bridged(W: tl.tensor, D: tl.tensor, K: tl.tensor, BK: tl.constexpr) -> tl.tensor:
@@ -52,15 +54,15 @@ def precondition(r: tl.tensor, inverse_D: tl.tensor, resistance: tl.tensor) -> t
 
 @triton.jit
 def times_laplacian(W: tl.tensor, z: tl.tensor) -> tl.tensor:
-    return tl.sum(W * (z[:, None] - z[None, :]), axis=1)
+    return agreed_sum(W * (z[:, None] - z[None, :]), axis=1)
 
 
 @triton.jit
 def first_way(r: tl.tensor, inverse_D: tl.tensor, resistance: tl.tensor, b: tl.tensor) -> tl.tensor:
     """r without a constant part, the first way of conjugate gradients, and r z."""
-    r = r - b * tl.sum(r, axis=0)
+    r = r - b * agreed_sum(r, axis=0)
     z = precondition(r, inverse_D, resistance)
-    return r, z, tl.sum(r * z, axis=0)
+    return r, z, agreed_sum(r * z, axis=0)
 
 
 @triton.jit
@@ -69,13 +71,13 @@ def go_on(
     resistance: tl.tensor
 ) -> tl.tensor:  # fmt: skip
     """One step of conjugate gradients along ``way``, of which L makes Lw."""
-    bend = tl.sum(way * Lw, axis=0)
+    bend = agreed_sum(way * Lw, axis=0)
     alpha = tl.where(bend > 0, rz / tl.where(bend > 0, bend, 1.0), 0.0)
     out = out + alpha * way
     r = r - alpha * Lw
     z = precondition(r, inverse_D, resistance)
     before = rz
-    rz = tl.where(bend > 0, tl.sum(r * z, axis=0), 0.0)
+    rz = tl.where(bend > 0, agreed_sum(r * z, axis=0), 0.0)
     return out, r, z + (rz / before) * way, rz
 
 

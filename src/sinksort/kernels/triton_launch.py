@@ -88,6 +88,7 @@ class Recorder:
     def _make(
         self, kernel: Any, programs: int, args: tuple[Any, ...], constants: dict[str, Any], options: dict[str, Any]
     ) -> None:
+        options = {**options, "enable_fp_fusion": True}  # which is no longer Triton's default
         compiled = kernel[(programs,)](*args, **constants, **options)
         self._made.append((compiled, programs, args, [constants[name] for name in kernel.arg_names[len(args) :]]))
 

@@ -22,6 +22,7 @@ import triton.language as tl
 
 from .triton_long_few_start import unit_of
 from .triton_long_maths import is_finite, load_row, load_weight, placed
+from .triton_sums import agreed_sum
 
 # A state, in doubles: facts of the row, psi, column sums, products (KP, KP), and what each target averages.
 MEAN, STD, CONSTANT, WEIGHT, MOST, PSI, SUMS, AVERAGE, PRODUCTS = (
@@ -183,8 +184,8 @@ def stepped(
     relative = r / arrives  # log(share / arrives) without the rounding of a quotient that is nearly one
     sinkhorn = tl.where(tl.abs(relative) < 1e-6, relative, tl.log(share / arrives))
     sinkhorn = tl.where(there, sinkhorn, 0.0)
-    newton = tl.where((tl.sum(r * newton) > 0.0) & (gradient < float("inf")), newton, sinkhorn)
-    slope_here = tl.sum(r * direction)
+    newton = tl.where((agreed_sum(r * newton, 0) > 0.0) & (gradient < float("inf")), newton, sinkhorn)
+    slope_here = agreed_sum(r * direction, 0)
     overshot = slope_here < -0.5 * gradient
     point = base + length * direction
     over = off <= CONVERGED
@@ -192,7 +193,7 @@ def stepped(
     length = tl.where(over, 1.0, length)
     base = tl.where(overshot & (over == 0), base, point)
     direction = tl.where(over, 0.0, tl.where(overshot, direction, newton))
-    gradient = tl.where(overshot, gradient, tl.sum(r * newton))
+    gradient = tl.where(overshot, gradient, agreed_sum(r * newton, 0))
     return base, direction, length, gradient, off
 
 

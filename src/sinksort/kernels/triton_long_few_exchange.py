@@ -18,6 +18,7 @@ import triton
 import triton.language as tl
 
 from .triton_long_late_passes import meet
+from .triton_sums import agreed_sum
 
 LINE = tl.constexpr(32)  #: doubles
 LINES = tl.constexpr(3)  #: of every program
@@ -142,9 +143,9 @@ def moments_together(
     weights = tl.load(of_all + 1, mask=there, other=0.0, cache_modifier=".cg")
     means = tl.load(of_all + 2, mask=there, other=0.0, cache_modifier=".cg")
     total = tl.sum(weights)
-    mean = tl.sum(weights * means) / tl.where(total > 0.0, total, 1.0)
+    mean = agreed_sum(weights * means, 0) / tl.where(total > 0.0, total, 1.0)
     squares = tl.sum(tl.load(of_all + 3, mask=there, other=0.0, cache_modifier=".cg"))
-    squares += tl.sum(weights * (means - mean) * (means - mean))
+    squares += agreed_sum(weights * (means - mean) * (means - mean), 0)
     bottom = tl.min(tl.load(of_all + 4, mask=there, other=float("inf"), cache_modifier=".cg"))
     top = tl.max(tl.load(of_all + 5, mask=there, other=-float("inf"), cache_modifier=".cg"))
     least = tl.min(tl.load(of_all + 6, mask=there, other=float("inf"), cache_modifier=".cg"))

@@ -35,6 +35,7 @@ from .triton_long_late_passes import (
 from .triton_long_maths import kept, load_weight, standard_back
 from .triton_parts import LOG2_E, apart_from_mean, halves, potential_halves, slope, start_of
 from .triton_short import ACCEPTED
+from .triton_sums import agreed_sum
 
 _STEPS = tl.constexpr(200)  #: of Newton's method, for all panels that are tried; some twenty are ordinary
 _ROUGHLY, _ENOUGH = (
@@ -176,14 +177,14 @@ def answer_row(
             xh, xl, weight = standing(places, a, a_row, a_step, row, at, n, per_weight, WEIGHTED)
             share = plan_of(xh, xl, y_at, yh, yl, Uh, Ul, s_2)
             part = weight[:, None] * share
-            c += tl.sum(part, axis=0).to(tl.float64)
-            D += tl.sum(part * (1.0 - share), axis=0).to(tl.float64)
-            Ly += tl.sum(part * apart_from_mean(share, y_at, 1), axis=0).to(tl.float64)
+            c += agreed_sum(part, axis=0).to(tl.float64)
+            D += agreed_sum(part * (1.0 - share), axis=0).to(tl.float64)
+            Ly += agreed_sum(part * apart_from_mean(share, y_at, 1), axis=0).to(tl.float64)
         c, D, Ly, met = together(c, D, Ly, sums, ticket, met, P, 3, KP, PP, False)
         rho = (b.to(tl.float64) - c).to(tl.float32)
-        off = tl.sum(tl.abs(rho), axis=0)
+        off = agreed_sum(tl.abs(rho), axis=0)
         if off > tolerance:
-            here = tl.sum(rho * way, axis=0)
+            here = agreed_sum(rho * way, axis=0)
             overshot = here < -0.5 * rise
             if overshot:
                 length = length * rise / (rise - here)
@@ -193,16 +194,16 @@ def answer_row(
                     end, n, per_weight, y_at, yh, yl, Uh, Ul, s_2, sums, ticket, met, P,
                     WEIGHTED, _CG_FORWARD, BN, KP, PP,
                 )  # fmt: skip
-                newton = tl.where(has, newton - tl.sum(b * newton, axis=0), 0.0)
+                newton = tl.where(has, newton - agreed_sum(b * newton, axis=0), 0.0)
                 newton = tl.minimum(tl.maximum(newton, -5.0), 5.0)
-                climb = tl.sum(rho * newton, axis=0)
+                climb = agreed_sum(rho * newton, axis=0)
                 received = tl.maximum(c.to(tl.float32), 1e-30)
                 sinkhorn = tl.where(has, tl.log(tl.where(has, b, 1.0)) - tl.log(received), 0.0)
                 newton = tl.where(climb > 0, newton, tl.minimum(tl.maximum(sinkhorn, -20.0), 20.0))
                 base = U
                 way = newton
                 length = tl.full([], 1.0, tl.float32)
-                rise = tl.sum(rho * newton, axis=0)
+                rise = agreed_sum(rho * newton, axis=0)
         else:
             # Column sums are right for these panels; what do the panels get wrong? 4 sum_l (sum_j last_lj p_ij)^2 over
             # what a value gives to a panel: see ``rules``.
@@ -215,14 +216,14 @@ def answer_row(
                 squares = tl.zeros([BN, PANELS], tl.float32)
                 for order in range(6):
                     line = estimating(level, index, panels, m, rules, order, PANELS)
-                    coefficient = tl.sum(share * line, axis=2)
+                    coefficient = agreed_sum(share * line, axis=2)
                     squares += coefficient * coefficient
                 squares = 4.0 * squares / tl.maximum(tl.sum(share, axis=2), 1e-30)
                 worst = tl.maximum(worst, tl.max(tl.where((at < n)[:, None], squares, 0.0), axis=0))
             spread = tl.reshape(tl.broadcast_to(worst[:, None], [PANELS, SLOTS]), [KP]).to(tl.float64)
             spread, met = together_one(spread, sums, ticket, met, P, KP, PP, True)
             worst = tl.max(tl.reshape(spread, [PANELS, SLOTS]), axis=1).to(tl.float32)
-            off_rule = tl.sum(worst, axis=0)
+            off_rule = agreed_sum(worst, axis=0)
             if off_rule <= 0.8 * ACCEPTED:
                 going = tolerance > _ENOUGH
                 tolerance = tl.full([], 1.0, tl.float32) * _ENOUGH
@@ -258,7 +259,7 @@ def answer_row(
         at = (start + tl.arange(0, BN)).to(tl.int64)
         xh, xl, weight = standing(places, a, a_row, a_step, row, at, n, per_weight, WEIGHTED)
         share = plan_of(xh, xl, y_at, yh, yl, Uh, Ul, s_2)
-        mean = at_zero + per_y * tl.sum(share * y_at[None, :], axis=1).to(tl.float64)
+        mean = at_zero + per_y * agreed_sum(share * y_at[None, :], axis=1).to(tl.float64)
         mean = tl.where(failed > 0, float("nan"), mean)
         tl.store(out + row * n + at, mean.to(out.dtype.element_ty), mask=at < n)
     # Nobody looks at the error of this row any more when all have come so far.
@@ -343,9 +344,9 @@ def pull_row_back(
         share = plan_of(xh, xl, y_at, yh, yl, Uh, Ul, s_2)
         cotangent = load_weight(w, row, at, w_row, w_step, n, True)
         flow = share * apart_from_mean(share, y_at, 1)
-        t += tl.sum(cotangent[:, None] * flow, axis=0).to(tl.float64)
-        Ly += tl.sum(weight[:, None] * flow, axis=0).to(tl.float64)
-        D += tl.sum(weight[:, None] * share * (1.0 - share), axis=0).to(tl.float64)
+        t += agreed_sum(cotangent[:, None] * flow, axis=0).to(tl.float64)
+        Ly += agreed_sum(weight[:, None] * flow, axis=0).to(tl.float64)
+        D += agreed_sum(weight[:, None] * share * (1.0 - share), axis=0).to(tl.float64)
     t, D, Ly, met = together(t, D, Ly, sums, ticket, met, P, 3, KP, PP, False)
     largest = tl.max(tl.abs(t), axis=0)
     largest = tl.where(largest > 0, largest, 1.0)
@@ -364,7 +365,7 @@ def pull_row_back(
         share = plan_of(xh, xl, y_at, yh, yl, Uh, Ul, s_2)
         cotangent = load_weight(w, row, at, w_row, w_step, n, True)
         pull = cotangent[:, None] * y_at[None, :] - weight[:, None] * multiplier[None, :]
-        pull = pull - tl.sum(share * pull, axis=1)[:, None]
+        pull = pull - agreed_sum(share * pull, axis=1)[:, None]
         g = tl.sum(share * pull * apart_from_mean(share, y_at, 1), axis=1).to(tl.float64) * (slope_x * per_y)
         tl.debug_barrier()
         tl.store(places + at, g.to(tl.float32), mask=at < end)
@@ -375,8 +376,8 @@ def pull_row_back(
             at = (start + tl.arange(0, _BLOCK)).to(tl.int64)
             v, z, place_of = placed_values(x, x_row, x_step, row, at, n, origin, unit, SQUASH)
             g = pulled_back(places, at, end, v, z, place_of, SQUASH)
-            total += tl.sum(g, axis=0)
-            tilted += tl.sum(g * z, axis=0)
+            total += agreed_sum(g, axis=0)
+            tilted += agreed_sum(g * z, axis=0)
         both = tl.where(j == 0, total, tl.where(j == 1, tilted, 0.0))
         both, met = together_one(both, sums, ticket, met, P, KP, PP, False)
         total = tl.sum(tl.where(j == 0, both, 0.0), axis=0)

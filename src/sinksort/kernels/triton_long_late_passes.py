@@ -16,6 +16,7 @@ from .triton_laplacian import first_way, go_on, path_of
 from .triton_long_grid import MIDDLE, OFFSET, REST, STD, TOP, UNIT
 from .triton_long_maths import kept, load_row, load_weight
 from .triton_parts import apart_from_mean, halves, place, shares
+from .triton_sums import agreed_sum
 
 
 @triton.jit
@@ -163,10 +164,10 @@ def solved(
             at = (start + tl.arange(0, BN)).to(tl.int64)
             xh, xl, weight = standing(places, a, a_row, a_step, row, at, n, per_weight, WEIGHTED)
             share = plan_of(xh, xl, y, yh, yl, Uh, Ul, s)
-            sum_Lw += tl.sum(weight[:, None] * share * apart_from_mean(share, way, 1), axis=0).to(tl.float64)
+            sum_Lw += agreed_sum(weight[:, None] * share * apart_from_mean(share, way, 1), axis=0).to(tl.float64)
         sum_Lw, met = together_one(sum_Lw, sums, ticket, met, P, KP, PP, False)
         Lw = sum_Lw.to(tl.float32)
-        Lw += 1e-7 * b * (way - tl.sum(b * way, axis=0))  # where the plan falls apart: see ``bridged``
+        Lw += 1e-7 * b * (way - agreed_sum(b * way, axis=0))  # where the plan falls apart: see ``bridged``
         out, r, way, rz = go_on(out, r, way, rz, Lw, inverse_D, resistance)
         k += 1
     return out, met

@@ -16,6 +16,8 @@ from typing import Any
 import triton
 import triton.language as tl
 
+from .triton_sums import agreed_sum
+
 NONE, SIGMOID, ARCTAN = 0, 1, 2
 CODES = {None: NONE, "sigmoid": SIGMOID, "arctan": ARCTAN}
 
@@ -247,8 +249,8 @@ def row_facts(stats: tl.tensor, row: tl.tensor, G: tl.tensor, SQUASH: tl.constex
     most = tl.max(tl.load(at + 6, mask=there, other=-float("inf")))
     nan = tl.max(tl.load(at + 7, mask=there, other=0.0))
     total = tl.sum(weight)
-    mean = tl.sum(weight * means) / tl.where(total > 0.0, total, 1.0)
-    about_mean = tl.sum(squares) + tl.sum(weight * (means - mean) * (means - mean))
+    mean = agreed_sum(weight * means, 0) / tl.where(total > 0.0, total, 1.0)
+    about_mean = tl.sum(squares) + agreed_sum(weight * (means - mean) * (means - mean), 0)
     return facts(total, mean, about_mean, bottom, top, least, most, nan, SQUASH)
 
 

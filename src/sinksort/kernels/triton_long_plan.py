@@ -18,10 +18,12 @@ import triton.language as tl
 
 from .triton_held_newton import path_through
 from .triton_held_tiles import (
+    AXIS_V,
     indices,
     inverse_of,
     most_over_targets,
     over_targets,
+    over_values,
     places_of_targets,
     scale_of_targets,
 )
@@ -42,8 +44,8 @@ def both_indices(
 @triton.jit
 def over_nodes(t: tl.tensor, tail: tl.tensor, KA: tl.constexpr, X: tl.constexpr, KB: tl.constexpr) -> Any:
     """Sums of both tiles for each target."""
-    part = tl.sum(t, axis=2, keep_dims=True) + tl.sum(tail, axis=2, keep_dims=True)
-    return tl.broadcast_to(tl.sum(part, axis=1, keep_dims=True), [KB, X, 1, KA])
+    part = tl.sum(t, axis=AXIS_V, keep_dims=True) + tl.sum(tail, axis=AXIS_V, keep_dims=True)
+    return over_values(part, KA, X, KB)
 
 
 @triton.jit

@@ -18,7 +18,18 @@ import triton.language as tl
 
 from .triton_held import BRIDGE, LAST, NEAR, SMALL
 from .triton_held_newton import accept_or_shorten, begin, go_on
-from .triton_held_tiles import indices, inverse_of, most_over_targets, over_targets, places_of_targets, running, scalar
+from .triton_held_tiles import (
+    AXIS_V,
+    indices,
+    inverse_of,
+    most_over_targets,
+    most_over_values,
+    over_targets,
+    over_values,
+    places_of_targets,
+    running,
+    scalar,
+)
 from .triton_long_grid import HEAD, LATE, MIDDLE, ROUNDS, STEP, TICKET, read_values, table_of
 from .triton_long_nodes import (
     AHEAD,
@@ -180,8 +191,8 @@ def solve(
             squares_t += coefficient_t * coefficient_t
         squares = tl.where(occupied(present, i, NODES), squares * inverse * inverse, 0.0)
         squares_t = tl.where(occupied(present, it, NODES), squares_t * inverse_t * inverse_t, 0.0)
-        worst = tl.maximum(tl.max(squares, 2, keep_dims=True), tl.max(squares_t, 2, keep_dims=True))
-        off_rule = scalar(tl.broadcast_to(tl.max(worst, 1, keep_dims=True), [KB, X, 1, 1]))
+        worst = tl.maximum(tl.max(squares, AXIS_V, keep_dims=True), tl.max(squares_t, AXIS_V, keep_dims=True))
+        off_rule = scalar(most_over_values(worst, 1, X, KB))
 
         # All nodes: tables, and column sums.
         high, low = split(-base * inverse_s)
@@ -200,7 +211,7 @@ def solve(
             value, both = mean_and_covariance(pf, levels, target_f, 1, XF, KF)
             tl.store(ranks + at, value)
             tl.store(ranks + UP + at, both * y_scale.to(tl.float32))
-        sums = tl.broadcast_to(tl.sum(sums, axis=1, keep_dims=True), [KF, XF, 1, KP // KF])
+        sums = over_values(sums, KP // KF, XF, KF)
         off = scalar(over_targets(tl.abs(share_f - sums), 1, XF, KF))
         tl.store(room + CP + jf, sums)
         rounds += 1

@@ -7,7 +7,7 @@ import triton.language as tl
 
 from .triton_held import BRIDGE
 from .triton_held_newton import begin, go_on
-from .triton_held_tiles import indices, most_over_targets, over_targets, scalar
+from .triton_held_tiles import indices, most_over_targets, over_targets, over_values, scalar
 from .triton_long_grid import HEAD, ROUNDS, STEP, chunk_sums_back, slope_back, table_of, write_back
 from .triton_long_nodes import add_up, at_node, coarse, from_moments, refined, steps_to_coarse_node, steps_to_node
 from .triton_long_plan import (
@@ -122,7 +122,7 @@ def solve_backward(
                 pull = at_node(mine, at, NODES) * (levels_r - over_targets(pr * levels_r, 1, XF, KF))
                 mass = at_node(of_row, at, NODES)
                 missing += pr * (pull - mass * (multiplier_r - over_targets(pr * multiplier_r, 1, XF, KF)))
-            missing = tl.broadcast_to(tl.sum(missing, axis=1, keep_dims=True), [KF, XF, 1, KAF])
+            missing = over_values(missing, KAF, XF, KF)
             tl.store(room + KP + jr, missing)
             tl.debug_barrier()
             rest = tl.load(room + KP + j) / largest

@@ -16,6 +16,7 @@ import triton
 import triton.language as tl
 
 from .triton_state import load_facts
+from .triton_sums import agreed_sum
 
 #: Arguments whose values make no kernel of their own: compiling takes seconds, and rows come in many lengths.
 NUMBERS = [
@@ -167,7 +168,7 @@ def moments(
     a = tl.where(counted, a, 0.0).to(tl.float64)
     x = tl.where(counted, x, 0.0)
     top, bottom = tl.where(counted, x, -float("inf")), tl.where(counted, x, float("inf"))
-    total, first, top, bottom, bad = tl.reduce((a, a * x, top, bottom, bad), 0, _five)
+    total, first, top, bottom, bad = tl.reduce((a, a * x + 0.0, top, bottom, bad), 0, _five)  # + 0: see ``agreed_sum``
     if SQUASH == 0:
         top = tl.maximum(top, y_high)
         bottom = tl.minimum(bottom, y_low)
@@ -179,7 +180,7 @@ def moments(
         size = tl.maximum(tl.abs(top), tl.abs(bottom))
         origin = first / total
         centred = tl.where(counted, x - origin, 0.0)
-        variance = tl.sum(a * centred * centred, axis=0) / total
+        variance = agreed_sum(a * centred * centred, axis=0) / total
         varied = (top > bottom) & (variance > 0)
         unit = tl.where(top > bottom, 0.5 * (top - bottom), tl.where((top == bottom) & (size > 0), size, 1.0))
         unit = tl.where(varied, tl.sqrt(tl.where(varied, variance, 1.0)), unit)
@@ -280,14 +281,14 @@ def shares(
         small = on_values(xh, TA) * on_targets(yl, TA) - on_targets(Ul, TA) + on_values(xl, TA) * on_targets(y, TA)
         most = tl.max(big + small, axis=TA)
         e = tl.exp2(((big - on_values(most, TA)) + small) * s)
-    return e * on_values(1.0 / tl.sum(e, axis=TA), TA)
+    return e * on_values(1.0 / agreed_sum(e, axis=TA), TA)
 
 
 @triton.jit
 def apart_from_mean(p: tl.tensor, v: tl.tensor, TA: tl.constexpr) -> tl.tensor:
     """v_j - sum_k p_ik v_k, the mean in two parts: right to rounding of itself, not of v."""
-    apart = on_targets(v, TA) - on_values(tl.sum(p * on_targets(v, TA), axis=TA), TA)
-    return apart - on_values(tl.sum(p * apart, axis=TA), TA)
+    apart = on_targets(v, TA) - on_values(agreed_sum(p * on_targets(v, TA), axis=TA), TA)
+    return apart - on_values(agreed_sum(p * apart, axis=TA), TA)
 
 
 @triton.jit
@@ -414,7 +415,8 @@ def through_moments(
         g = g * slope(z, at, SQUASH)
         a = load_weights(a_ptr, i, N, a_col, WEIGHTED).to(tl.float64)
         a = tl.where(finite, a, 0.0)
-        total, whole, along = tl.reduce((a, g, tl.where(finite, g * z, 0.0)), 0, _three)
+        tilted = tl.where(finite, g * z, 0.0) + 0.0  # + 0: see ``agreed_sum``
+        total, whole, along = tl.reduce((a, g, tilted), 0, _three)
         g = g - a / tl.where(total > 0, total, 1.0) * (whole + along * spread * z)
     if PUSH:
         g = g + tl.load(direct_ptr + i, mask=i < N, other=0.0)

@@ -45,6 +45,7 @@ from .triton_parts import (
     values_too_wide,
 )
 from .triton_state import exponent_of, is_late, load_potential_halves, store_facts, store_potential
+from .triton_sums import agreed_sum
 
 ACCEPTED = tl.constexpr(5e-6)  #: as ``refine.accepted_error``
 _SMALL = tl.constexpr(1e-6)  #: L1 error of the column sums at which a row is done
@@ -164,12 +165,12 @@ def forward(
             W = tl.dot(weighed, tl.trans(weighed), W, input_precision="tf32")
         c = tl.sum(P_sum, axis=1)
         rho = b - c
-        size = tl.sum(tl.abs(rho), axis=0)
+        size = agreed_sum(tl.abs(rho), axis=0)
         D = off_diagonal_sums(W, BK)
         softness = tl.max(tl.where(has, D / tl.where(has, b, 1.0), 0.0), axis=0)
         going = size > _SMALL
         if going:
-            here = tl.sum(rho * way, axis=0)
+            here = agreed_sum(rho * way, axis=0)
             overshot = here < -0.5 * rise
             if overshot:
                 length = length * rise / (rise - here)
@@ -177,16 +178,16 @@ def forward(
                 W, D = bridged(W, D, K, BK)
                 inverse_D, resistance = path_of(times_laplacian(W, y), step, D, 1e-6)
                 newton = laplacian_solve(W, rho, inverse_D, resistance, b, 3e-3, 12)
-                newton = tl.where(has, newton - tl.sum(b * newton, axis=0), 0.0)
+                newton = tl.where(has, newton - agreed_sum(b * newton, axis=0), 0.0)
                 newton = tl.minimum(tl.maximum(newton, -5.0), 5.0)
-                climb = tl.sum(rho * newton, axis=0)
+                climb = agreed_sum(rho * newton, axis=0)
                 # Sinkhorn's own step always rises.
                 sinkhorn = tl.where(has, tl.log(tl.where(has, b, 1.0)) - tl.log(tl.maximum(c, 1e-30)), 0.0)
                 newton = tl.where(climb > 0, newton, tl.minimum(tl.maximum(sinkhorn, -20.0), 20.0))
                 base = base - (length * way).to(tl.float64) * inverse_s
                 way = newton
                 length = 1.0
-                rise = tl.sum(rho * newton, axis=0)
+                rise = agreed_sum(rho * newton, axis=0)
                 going = size > _NEAR
         k += 1
 
@@ -214,7 +215,7 @@ def forward(
             tl.store(out_ptr + row * N + i, tl.where(bad > 0, float("nan"), mean), mask=i < N)
         if RULE:
             coefficients = tl.dot(last, p, input_precision="tf32")
-            squares = 4.0 * tl.sum(coefficients * coefficients, axis=0)
+            squares = 4.0 * agreed_sum(coefficients * coefficients, axis=0)
             worst = tl.maximum(worst, tl.where(i < N, squares, 0.0))
     c = tl.sum(P_sum, axis=1)
     if PUSH:
@@ -222,7 +223,7 @@ def forward(
             out_ptr + row * K, x_ptr, a_ptr, c, tl.sum(sums, axis=1), origin, unit, bad, has, N, K, x_col, a_col,
             WEIGHTED, BLOCK_N, BK
         )  # fmt: skip
-    error = tl.max(worst, axis=0) + tl.sum(tl.abs(b - c), axis=0)
+    error = tl.max(worst, axis=0) + agreed_sum(tl.abs(b - c), axis=0)
     if MENDED:
         error = tl.where(nearly_hard(softness), 1.0, error)
     in_double = (inverse_s * TOO_FINE < 1.0) | targets_too_wide(y_scale, eps)

@@ -42,6 +42,7 @@ from .triton_parts import (
 )
 from .triton_short import ACCEPTED, store_averages
 from .triton_state import exponent_of, is_late, load_potential, store_facts, store_late, store_potential
+from .triton_sums import agreed_sum
 
 PULL, PUSH, LOGS = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)  #: ways to read a plan
 _STEPS = tl.constexpr(60)
@@ -144,9 +145,9 @@ def solve_by_passes(
                 x_ptr, a_ptr, start + tl.arange(0, BN), N, x_col, a_col, origin, unit, y, yh, yl, Uh, Ul, s,
                 SQUASH, WEIGHTED, TA, WIDE
             )  # fmt: skip
-            Lw += tl.sum(on_values(a, TA) * p * apart_from_mean(p, way, TA), axis=1 - TA)
+            Lw += agreed_sum(on_values(a, TA) * p * apart_from_mean(p, way, TA), axis=1 - TA)
         # Where the plan falls apart, rounding decides what flows between its parts: see ``bridged``.
-        Lw += (1e-13 if WIDE else 1e-7) * b * (way - tl.sum(b * way, axis=0))
+        Lw += (1e-13 if WIDE else 1e-7) * b * (way - agreed_sum(b * way, axis=0))
         out, r, way, rz = go_on(out, r, way, rz, Lw, inverse_D, resistance)
         k += 1
     return out
@@ -189,9 +190,9 @@ def forward(
     y = y_wide.to(DT)
     b = b.to(DT)
     if WIDE:
-        b = b / tl.sum(b, axis=0)
+        b = b / agreed_sum(b, axis=0)
         if WEIGHTED:  # single precision has left their sum off by more than the tolerance
-            b = b * tl.sum(load_weights(a_ptr, tl.arange(0, BLOCK_N), N, a_col, WEIGHTED).to(tl.float64), axis=0)
+            b = b * agreed_sum(load_weights(a_ptr, tl.arange(0, BLOCK_N), N, a_col, WEIGHTED).to(tl.float64), axis=0)
     way = tl.zeros([BK], DT)
     length = tl.full([], 1.0, DT)
     rise = tl.full([], float("inf"), DT)
@@ -211,13 +212,13 @@ def forward(
                 SQUASH, WEIGHTED, TA, WIDE
             )  # fmt: skip
             P = on_values(a, TA) * p
-            c += tl.sum(P, axis=1 - TA)
-            D += tl.sum(P * (1.0 - p), axis=1 - TA)
-            Ly += tl.sum(P * apart_from_mean(p, y, TA), axis=1 - TA)
+            c += agreed_sum(P, axis=1 - TA)
+            D += agreed_sum(P * (1.0 - p), axis=1 - TA)
+            Ly += agreed_sum(P * apart_from_mean(p, y, TA), axis=1 - TA)
         rho = b - c
-        going = tl.sum(tl.abs(rho), axis=0) > tolerance
+        going = agreed_sum(tl.abs(rho), axis=0) > tolerance
         if going:
-            here = tl.sum(rho * way, axis=0)
+            here = agreed_sum(rho * way, axis=0)
             overshot = here < -0.5 * rise
             if overshot:
                 length = length * rise / (rise - here)
@@ -226,15 +227,15 @@ def forward(
                     rho, D, Ly, step.to(DT), b, 1e-3, x_ptr, a_ptr, N, x_col, a_col, origin, unit, y, yh, yl, Uh, Ul,
                     s_2, SQUASH, WEIGHTED, TA, WIDE, 30, BN
                 )  # fmt: skip
-                newton = tl.where(has, newton - tl.sum(b * newton, axis=0), 0.0)
+                newton = tl.where(has, newton - agreed_sum(b * newton, axis=0), 0.0)
                 newton = tl.minimum(tl.maximum(newton, -5.0), 5.0)
-                climb = tl.sum(rho * newton, axis=0)
+                climb = agreed_sum(rho * newton, axis=0)
                 sinkhorn = tl.where(has, tl.log(tl.where(has, b, 1.0)) - tl.log(tl.maximum(c, 1e-30)), 0.0)
                 newton = tl.where(climb > 0, newton, tl.minimum(tl.maximum(sinkhorn, -20.0), 20.0))
                 base = base - (length * way).to(tl.float64) / s
                 way = newton
                 length = tl.full([], 1.0, DT)
-                rise = tl.sum(rho * newton, axis=0)
+                rise = agreed_sum(rho * newton, axis=0)
         k += 1
 
     U = base - (length * way).to(tl.float64) / s
@@ -247,16 +248,16 @@ def forward(
         z, a, p = plan_of(
             x_ptr, a_ptr, i, N, x_col, a_col, origin, unit, y, yh, yl, Uh, Ul, s_2, SQUASH, WEIGHTED, TA, WIDE
         )  # fmt: skip
-        c += tl.sum(on_values(a, TA) * p, axis=1 - TA)
+        c += agreed_sum(on_values(a, TA) * p, axis=1 - TA)
         if READ == PUSH:
-            sums += tl.sum(p * on_values(a * z, TA), axis=1 - TA)
+            sums += agreed_sum(p * on_values(a * z, TA), axis=1 - TA)
         elif READ == LOGS:
             store_logs(out_ptr + row * N * K, x_ptr, i, N, K, x_col, origin, unit, y, Uh, has, s, bad, SQUASH, BK)
         else:
-            mean = tl.sum(p * on_targets(phi, TA), axis=TA)
+            mean = agreed_sum(p * on_targets(phi, TA), axis=TA)
             mean = tl.where(bad > 0, float("nan"), mean)
             tl.store(out_ptr + row * N + i, mean.to(tl.float32), mask=i < N)
-    error = tl.sum(tl.abs(b - c), axis=0)
+    error = agreed_sum(tl.abs(b - c), axis=0)
     failed = tl.where(error <= ACCEPTED, 0, 1)
     bad = tl.maximum(bad, failed)
     if READ == PUSH:
@@ -326,13 +327,13 @@ def backward(
         )  # fmt: skip
         if READ == LOGS:
             C, whole = exponents_of(w_ptr, i, has, N, K, BK)
-            t += tl.sum(C - p * on_values(whole, TA), axis=1 - TA)
+            t += agreed_sum(C - p * on_values(whole, TA), axis=1 - TA)
         else:
             w = pulls_of(w_ptr, a, z, i, N, w_col, READ, DT)
-            t += tl.sum(on_values(w, TA) * p * apart_from_mean(p, phi, TA), axis=1 - TA)
+            t += agreed_sum(on_values(w, TA) * p * apart_from_mean(p, phi, TA), axis=1 - TA)
         P = on_values(a, TA) * p
-        D += tl.sum(P * (1.0 - p), axis=1 - TA)
-        Ly += tl.sum(P * apart_from_mean(p, y, TA), axis=1 - TA)
+        D += agreed_sum(P * (1.0 - p), axis=1 - TA)
+        Ly += agreed_sum(P * apart_from_mean(p, y, TA), axis=1 - TA)
     largest = tl.max(tl.abs(t), axis=0)
     largest = tl.where(largest > 0, largest, 1.0)
     wanted: tl.constexpr = (1e-10 if READ == LOGS else 1e-7) if WIDE else 1e-5
@@ -362,15 +363,15 @@ def backward(
         if READ == LOGS:
             C, _ = exponents_of(w_ptr, i, has, N, K, BK)
             pull = C - on_values(a, TA) * p * apart_from_mean(p, potential, TA)
-            g = tl.sum(pull * apart_from_mean(p, y, TA), axis=TA) * s.to(DT)
+            g = agreed_sum(pull * apart_from_mean(p, y, TA), axis=TA) * s.to(DT)
         else:
             w = pulls_of(w_ptr, a, z, i, N, w_col, READ, DT)
             pull = on_values(w, TA) * on_targets(phi, TA) - on_values(a, TA) * on_targets(potential, TA)
-            pull = pull - on_values(tl.sum(p * pull, axis=TA), TA)
-            g = tl.sum(p * pull * apart_from_mean(p, y, TA), axis=TA) * s.to(DT)
+            pull = pull - on_values(agreed_sum(p * pull, axis=TA), TA)
+            g = agreed_sum(p * pull * apart_from_mean(p, y, TA), axis=TA) * s.to(DT)
         tl.store(partial_ptr + i, g.to(tl.float32), mask=i < N)
         if READ == PUSH:
-            direct = a * tl.sum(p * on_targets(phi, TA), axis=TA)
+            direct = a * agreed_sum(p * on_targets(phi, TA), axis=TA)
             tl.store(direct_ptr + i, direct.to(tl.float32), mask=i < N)
     tl.debug_barrier()
     through_moments(
