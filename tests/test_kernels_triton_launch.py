@@ -31,7 +31,8 @@ class Kernel:
         self.log, self.compiles = [], compiles
 
     def __getitem__(self, grid):
-        def by_triton(*args, num_warps, **constants):
+        def by_triton(*args, num_warps, enable_fp_fusion, **constants):
+            assert enable_fp_fusion
             self.log.append(("searched", grid, args, constants, num_warps))
             return Compiled(self.log) if self.compiles else None
 
