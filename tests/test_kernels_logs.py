@@ -290,6 +290,15 @@ def test_triton_knows_padding_and_nan():
     torch.testing.assert_close(ours.grad[[0, 2]].double(), wide.grad[[0, 2]], rtol=1e-3, atol=1e-5)
 
 
+def test_triton_answers_where_a_plan_falls_apart():
+    """Between parts nothing flows, and Newton's way moves them as far as it likes; in one of them values are tied."""
+    x = torch.tensor([[280576.0, 33536.0, -21120.0, 84480.0, -94720.0, 69632.0, -32768.0, 68608.0, 231424.0, 65280.0,
+                       -30976.0, 72192.0, 68608.0, 66560.0, -163840.0]])  # fmt: skip
+    ours = x.to(DEVICE).requires_grad_()
+    out = reads.log_plans(ours, **OPTIONS | {"eps": 30.0, "squash": None, "backend": "triton"})
+    same(ours, out, *truth(x.to(DEVICE), eps=30.0, squash=None), 30.0)
+
+
 # ---- losses
 
 

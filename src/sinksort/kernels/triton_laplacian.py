@@ -95,3 +95,27 @@ def laplacian_solve(
         out, r, way, rz = go_on(out, r, way, rz, times_laplacian(W, way), inverse_D, resistance)
         k += 1
     return out
+
+
+@triton.jit
+def _joined(
+    first0: tl.tensor, last0: tl.tensor, change0: tl.tensor, there0: tl.tensor,
+    first1: tl.tensor, last1: tl.tensor, change1: tl.tensor, there1: tl.tensor
+) -> tl.tensor:  # fmt: skip
+    """Two stretches of targets: the first and the last that exist, and by how much the way may change in between."""
+    between = tl.minimum(tl.maximum(first1 - last0, -5.0), 5.0)
+    change = change0 + change1 + tl.where((there0 > 0) & (there1 > 0), between, 0.0)
+    first, last = tl.where(there0 > 0, first0, first1), tl.where(there1 > 0, last1, last0)
+    return first, last, change, tl.maximum(there0, there1)
+
+
+@triton.jit
+def limited(way: tl.tensor, has: tl.tensor) -> tl.tensor:
+    """A way that changes by at most 5 from a target to the next, up to a constant.
+
+    Where a plan falls apart a way moves each part as a whole, as far as rounding likes, which changes nothing. So it is
+    not the way itself that must be limited: what moves within the parts would be gone.
+    """
+    there = tl.where(has, 1.0, 0.0).to(way.dtype)
+    _first, _last, change, _there = tl.associative_scan((way, way, way * 0.0, there), 0, _joined)
+    return change

@@ -15,7 +15,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .triton_laplacian import first_way, go_on, path_of
+from .triton_laplacian import first_way, go_on, limited, path_of
 from .triton_parts import (
     GIVEN,
     LOG2_E,
@@ -227,8 +227,8 @@ def forward(
                     rho, D, Ly, step.to(DT), b, 1e-3, x_ptr, a_ptr, N, x_col, a_col, origin, unit, y, yh, yl, Uh, Ul,
                     s_2, SQUASH, WEIGHTED, TA, WIDE, 30, BN
                 )  # fmt: skip
+                newton = limited(newton, has)
                 newton = tl.where(has, newton - agreed_sum(b * newton, axis=0), 0.0)
-                newton = tl.minimum(tl.maximum(newton, -5.0), 5.0)
                 climb = agreed_sum(rho * newton, axis=0)
                 sinkhorn = tl.where(has, tl.log(tl.where(has, b, 1.0)) - tl.log(tl.maximum(c, 1e-30)), 0.0)
                 newton = tl.where(climb > 0, newton, tl.minimum(tl.maximum(sinkhorn, -20.0), 20.0))
