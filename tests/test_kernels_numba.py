@@ -15,6 +15,7 @@ import sinksort
 from sinksort.kernels.asks import Ask
 from sinksort.rules import gauss_rule
 
+numba = pytest.importorskip("numba")
 numba_rows = pytest.importorskip("sinksort.kernels.numba_rows")
 
 REFERENCE = sinksort.Newton(compress=False)
@@ -373,23 +374,46 @@ def test_says_what_it_cannot_do() -> None:
     )
 
 
+INNER = "from .numba_compile import exact\n\n@exact\ndef inner(x):\n    return 2 * x\n"
+OUTER = "from .numba_inner import exact, inner\n\n@exact\ndef outer(x):\n    return inner(x) + inner(0)\n"
+
+
+def write_two_functions(package: Path) -> Path:
+    """Compiled as kernels are. Returns the file of the one that the other calls."""
+    package.mkdir()
+    for name in ("numba_compile.py", "numba_parts.py"):
+        (package / name).write_text(Path(numba_rows.__file__).with_name(name).read_text())
+    (package / "numba_outer.py").write_text(OUTER)
+    (package / "numba_inner.py").write_text(INNER)
+    return package / "numba_inner.py"
+
+
 def test_a_change_in_another_file_is_noticed(tmp_path: Path) -> None:
     """What is kept of a compiled function contains those it calls. Who waits for a compiler is told so, once."""
-    compile_ = Path(numba_rows.__file__).with_name("numba_compile.py").read_text()
-    (tmp_path / "numba_compile.py").write_text(compile_)
-    outer = (
-        "from numba_compile import exact\nfrom numba_inner import inner\n\n@exact\ndef outer(x):\n"
-        "    return inner(x) + inner(0)\n"
-    )
-    (tmp_path / "numba_outer.py").write_text(outer)
-    program = "from numba_outer import inner, outer\nprint(outer(5), inner(7), len(inner.part.overloads))"
+    inner = write_two_functions(tmp_path / "two")
+    program = "from two.numba_outer import inner, outer\nprint(outer(5), inner(7), len(inner.part.overloads))"
     for factor, compiled in ((2, True), (3, True), (3, False)):
-        inner = f"from numba_compile import exact\n\n@exact\ndef inner(x):\n    return {factor} * x\n"
-        if compiled:
-            (tmp_path / "numba_inner.py").write_text(inner)
+        if factor == 3 and compiled:
+            inner.write_text(INNER.replace("2", "3"))
         said = subprocess.run([sys.executable, "-B", "-c", program], cwd=tmp_path, check=True, capture_output=True)
         assert list(map(int, said.stdout.split())) == [5 * factor, 7 * factor, int(compiled)]  # 0 is an integer like 5
         assert said.stderr.count(b"being compiled") == int(compiled)
+
+
+def test_another_numba_compiles_as_it_likes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The insides of a version that nobody has tried are left alone: it takes longer and gives the same."""
+    write_two_functions(tmp_path / "two_untried")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("numba.version_info", numba.version_info._replace(short=(1, 0)))
+    with caplog.at_level("INFO", logger="sinksort"):
+        from two_untried.numba_outer import inner, outer
+    assert "longer" in caplog.text
+    assert (outer(5), inner(7)) == (10, 14)
+    assert "two_untried.numba_parts" not in sys.modules
+    assert type(outer) is type(numba.njit(lambda x: x))
+    assert sum(outer.stats.cache_misses.values()) == 1  # and is kept all the same
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork on this system")

@@ -4,12 +4,7 @@ Compiled code contains the functions it calls and the constants it uses, whereve
 for changes only in the file of the function itself. So what is kept on disk is kept for the sources of all kernels.
 
 A function is compiled once for every combination of types that it is called with. For Numba 0 and False are types of
-their own, but not in calls of one function here by another.
-
-Numba makes machine code of every function by itself, optimised together with all that it calls, so that a helper at
-the end of a chain of calls is optimised once for each function along the chain. Most functions here are called by
-other compiled ones alone. As their *part* a function is only lowered; the kernel that Python calls gathers the parts of
-all that it calls, and LLVM sees each of them once.
+their own, but not in calls of one function here by another, where kernels are compiled in parts: see ``numba_parts``.
 """
 
 from __future__ import annotations
@@ -21,64 +16,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from numba import njit, types
-from numba.core.codegen import JITCodeLibrary
+import numba
+from numba import njit
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
-from numba.core.registry import CPUDispatcher
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 _log = logging.getLogger("sinksort")
 _KEPT: list[str] = []  #: where compiled kernels are
+_TRIED = [(0, minor) for minor in range(60, 69)]  #: versions of Numba whose insides ``numba_parts`` knows
 
 _SOURCES = hashlib.sha256(
     b"".join(f.read_bytes() for f in sorted(Path(__file__).parent.glob("numba_*.py")))
 ).hexdigest()
-
-
-class _Gathering(JITCodeLibrary):  # type: ignore[misc]
-    """The code of a kernel, linked with its parts and with the parts of these."""
-
-    def add_linking_library(self, library: Any) -> None:
-        if library in self._linking_libraries:
-            return
-        super().add_linking_library(library)
-        if isinstance(library, _Part):
-            for other in library._linking_libraries:
-                self.add_linking_library(other)
-
-    def _finalize_specific(self) -> None:
-        super()._finalize_specific()
-        for library in self._linking_libraries:
-            if isinstance(library, _Part):
-                for name, env in library.environments:
-                    if self._codegen._engine.is_symbol_defined(name):
-                        self._codegen.set_env(name, env)
-
-
-class _Part(_Gathering):
-    """The code of a function for others to contain: neither optimised nor made machine code."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.environments: list[tuple[str, Any]] = []
-
-    @property
-    def codegen(self) -> Any:
-        """Asked only where to tell compiled code of its environment. There is none yet: see ``_finalize_specific``."""
-        return self
-
-    def set_env(self, name: str, env: Any) -> None:
-        self.environments.append((name, env))
-
-    def finalize(self) -> None:
-        self._raise_if_finalized()
-        self._finalize_dynamic_globals()
-        self._finalized = True
-
-    def get_pointer_to_function(self, name: str) -> int:  # noqa: ARG002
-        self._ensure_finalized()
-        return 0
 
 
 @functools.cache
@@ -91,38 +41,28 @@ def _say_why_it_takes_long() -> None:
     )
 
 
-def _compiler(library: type[JITCodeLibrary]) -> type[CompilerBase]:
+def _compiler(library: Any) -> type[CompilerBase]:
+    """Numba's, but for the kind of library that code is put into, unless that is None."""
+
     class Compiler(CompilerBase):  # type: ignore[misc]
         def define_pipelines(self) -> list[Any]:
             _say_why_it_takes_long()
-            self.state.library = library(self.state.targetctx.codegen(), self.state.func_id.func_qualname)
-            self.state.library.enable_object_caching()
+            if library is not None:
+                self.state.library = library(self.state.targetctx.codegen(), self.state.func_id.func_qualname)
+                self.state.library.enable_object_caching()
             return [DefaultPassBuilder.define_nopython_pipeline(self.state)]
 
     return Compiler
 
 
-_WHOLE, _PART = _compiler(_Gathering), _compiler(_Part)
-_NOT_FOR_PYTHON: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+_PART: type[CompilerBase] | None = None
+if numba.version_info.short in _TRIED:
+    from .numba_parts import Gathering, Part, give_part
 
-
-class _Kernel(CPUDispatcher):  # type: ignore[misc]
-    """What Python calls."""
-
-    part: CPUDispatcher
-
-    @property
-    def _numba_type_(self) -> Any:
-        """What compiled functions call in its place."""
-        return types.Dispatcher(self.part)
-
-
-class _Callee(CPUDispatcher):  # type: ignore[misc]
-    """What compiled functions call: one for all numbers of a type, where Numba would make one for 0 and one for 1."""
-
-    def get_call_template(self, args: Any, kws: Any) -> Any:
-        plain = [types.unliteral(arg) for arg in args]
-        return super().get_call_template(plain, {name: types.unliteral(arg) for name, arg in kws.items()})
+    _WHOLE, _PART = _compiler(Gathering), _compiler(Part)
+else:
+    _WHOLE = _compiler(None)
+    _log.info("Numba %s has not been tried. It compiles kernels as a whole, which takes longer.", numba.__version__)
 
 
 def compiled(*may: str) -> Callable[[_F], _F]:
@@ -140,10 +80,8 @@ def compiled(*may: str) -> Callable[[_F], _F]:
             _KEPT[:] = [kernel._cache.cache_path]
         except (AttributeError, RuntimeError):  # another Numba, or nowhere to keep anything: compile every time
             kernel = njit(pipeline_class=_WHOLE, **options)(function)
-        part = njit(pipeline_class=_PART, **_NOT_FOR_PYTHON, **options)(function)
-        if isinstance(kernel, CPUDispatcher):  # unless Numba was told to compile nothing
-            kernel.__class__, part.__class__ = _Kernel, _Callee
-            kernel.part = part
+        if _PART is not None and hasattr(kernel, "py_func"):  # which it has not if Numba was told to compile nothing
+            give_part(kernel, _PART, options)
         return cast("_F", kernel)
 
     return decorate
