@@ -13,10 +13,13 @@ from hypothesis import settings
 
 from .browsers import CHROMIUM
 from .compiled import compile_share
+from .interpreter import quicken_interpreter
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read when kernels are defined
+if os.environ.get("TRITON_INTERPRET") == "1":
+    quicken_interpreter()
 torch.set_num_threads(int(os.environ.get("SINKSORT_TEST_THREADS", "1")))
 settings.register_profile("sinksort", deadline=None, derandomize=True, max_examples=40)
 settings.load_profile("sinksort")
