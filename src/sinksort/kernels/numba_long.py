@@ -25,6 +25,8 @@ from .numba_long_values import (
     CELLS,
     GRID_ERROR,
     HEAD,
+    HIGH,
+    LOW,
     NODES,
     OTHER_ERROR,
     POISONED,
@@ -46,6 +48,7 @@ _FEW, _MOST_TARGETS = 16, 128  #: targets one by one, whatever n is, and at all
 _PRODUCTS = 400_000_000  #: n K^2 up to which passes over all values are faster than the reference's grid
 _MOST_NODES = 512  #: of a rule
 _MODERATE = 1 << 14  #: values of a row that is first tried in one go
+_SHARP = 30.0  #: change of exponents within a bin from which values that share it must be told apart
 _HERE = (math.nan, -1.0)  #: in place of the weight of a row and its flag
 _HOPELESS = 0.3  #: error of a rule that says nothing about how many nodes are missing
 _KINDS = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16, torch.float16: FLOAT16}
@@ -236,10 +239,12 @@ def _solved(posed: _Posed) -> np.ndarray:
     index = np.flatnonzero(state[:, POISONED] == 0)
     search = np.empty((posed.R, 3 * K + SEARCH))
     bins = int(min(max(256.0, 16.0 / posed.eps.min()), 8192, n // 2))
-    price = 2.0 * K * (K + 1) / 2
+    tally, price = few.tally, 2.0 * K * (K + 1) / 2
+    if pieces == 1 and _sharpness(posed, state[index]) > _SHARP * bins:
+        tally, bins = few.in_order, n
     for some, _ in _groups(index, np.full(posed.R, float(bins)), 16 * pieces):
         counts = np.empty((len(some), pieces, bins, 2))
-        run(few.tally, len(some) * pieces, 3.0 * len(some) * n, posed.rows, some, state, counts)
+        run(tally, len(some) * pieces, 3.0 * len(some) * n, posed.rows, some, state, counts)
         run(few.start, len(some), 10.0 * price * len(some) * bins, some, state, counts, posed.y, posed.b, posed.eps,
             search)  # fmt: skip
     while len(index):
@@ -249,6 +254,13 @@ def _solved(posed: _Posed) -> np.ndarray:
         few.step(0, len(index), posed.rows, index, state, posed.b, search, partial)
         index = index[search[index, 3 * K + DONE] == 0]
     return state
+
+
+def _sharpness(posed: _Posed, state: np.ndarray) -> float:
+    """How much exponents of a plan change, at most, from one end of a row to the other."""
+    if not len(state):
+        return 0.0
+    return float(2.0 * np.ptp(posed.y, -1).max() * (state[:, HIGH] - state[:, LOW]).max() / posed.eps.min())
 
 
 def _pull_few(ask: Ask, phi: Tensor) -> Answer:

@@ -2,7 +2,9 @@
 
 What is read of two or three targets changes within eps, not sqrt(eps), around a threshold, so a grid would have to be
 as fine. A pass costs K exponentials a value; few passes are needed, because the search begins where a coarse one ended:
-with one source for each of a few hundred bins, which stands where its values are on average.
+with one source for each of a few hundred bins, which stands where its values are on average. Where eps is so small that
+a plan changes within a bin, every value is a source to begin with, in order, unless a row has too many to sort: then
+the staircase that the search begins with cuts the very value that two targets share.
 """
 
 from __future__ import annotations
@@ -43,6 +45,7 @@ from .numba_long_values import (
     placed_block,
     slopes,
 )
+from .numba_rows_sources import range_of, sort_places
 
 _UNJOINED = 1e-15  #: weight between two targets below which rounding says more about them than what they share
 
@@ -66,6 +69,21 @@ def tally(first: int, last: int, rows: Rows, index: np.ndarray, state: np.ndarra
                 k = min(max(int((x[i] - low) * per_bin), 0), count_of_bins - 1)
                 into[k, 0] += a[i]
                 into[k, 1] += a[i] * x[i]
+
+
+@exact
+def in_order(first: int, last: int, rows: Rows, index: np.ndarray, state: np.ndarray, bins: np.ndarray) -> None:
+    """The same with a bin for each value: (slots, 1, n, 2). Rows are in one piece."""
+    n = rows.n
+    values, a, x, at = np.empty(n), np.empty(n), np.empty(n), np.empty(n)
+    order, count = np.empty(n, np.int32), np.empty(n + 1, np.int64)
+    for slot in range(first, last):
+        into = bins[slot, 0]
+        placed_block(rows, index[slot], 0, n, state[index[slot]], values, a, x)
+        low, high = range_of(x, n)
+        sort_places(x, n, low, high, order, count, at)
+        for k in range(n):
+            into[k, 0], into[k, 1] = a[order[k]], a[order[k]] * at[k]
 
 
 @exact

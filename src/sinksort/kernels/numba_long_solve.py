@@ -10,7 +10,9 @@ is ever subtracted (Grassmann, Taksar and Heyman), so the step is accurate howev
 together. The line search is that of ``solvers.newton``: by slopes.
 
 A point is near enough when Newton's decrement (b - s) . step = sum_i a_i Var_i(step) says so: no single source of
-weight 1/n can then see its plan change by more than the square root of n times that, and the step is still taken.
+weight 1/n can then see its plan change by more than the square root of n times that, and the step is still taken. That
+holds of what a step can mend. Two groups of targets that no source joins cannot exchange anything, whatever the step;
+a point where one has too much and the other too little for good is no solution, and says so.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from .numba_staircase import SAME_MASS, passages
 #: n times the decrement at which the last step is taken; what remains after it is of the order of this.
 NEAR = 1e-8
 _ROUNDING = 1e-13  # of column sums
+_SAME = 3e-8  # weights that are the same in single precision
 _LARGEST_STEP = 5.0
 _NEGLIGIBLE = 1e-18  # what a whole block sends to a target
 _ABSENT = -1e30  # the potential of a slot without a target
@@ -140,11 +143,13 @@ def add_columns(
 
 
 @summing
-def solve_laplacian(S: np.ndarray, t: np.ndarray, K: int) -> None:
+def solve_laplacian(S: np.ndarray, t: np.ndarray, K: int) -> float:
     """t becomes the solution of L t' = t whose first entry is 0; S holds the weights, below the diagonal, and is lost.
 
-    The sum of t must be zero. Where nothing connects a target to those before it, its entry is 0.
+    The sum of t must be zero. Where nothing connects a target to those before it, its entry is 0. Returns how much of t
+    is lost that way.
     """
+    lost = 0.0
     for k in range(K - 1, 0, -1):
         weights = S[k]
         pivot = 0.0
@@ -153,6 +158,7 @@ def solve_laplacian(S: np.ndarray, t: np.ndarray, K: int) -> None:
             pivot += weights[j]
         S[k, k] = pivot
         if pivot < 1e-290:
+            lost += abs(t[k])
             continue
         for j in range(k):
             share = weights[j] / pivot
@@ -165,6 +171,7 @@ def solve_laplacian(S: np.ndarray, t: np.ndarray, K: int) -> None:
     t[0] = 0.0
     for k in range(1, K):
         t[k] = (t[k] + dot(S[k], t, k)) / S[k, k] if S[k, k] >= 1e-290 else 0.0
+    return lost
 
 
 @exact
@@ -232,7 +239,7 @@ def advance(s: np.ndarray, S: np.ndarray, b: np.ndarray, K: int, n: float, near:
     else:
         for j in range(K):
             base[j], direction[j] = point[j], residual[j]
-        solve_laplacian(S, direction, K)
+        stuck = solve_laplacian(S, direction, K)
         level = decrement = rises = 0.0
         for j in range(K):
             level += b[j] * direction[j]
@@ -256,6 +263,8 @@ def advance(s: np.ndarray, S: np.ndarray, b: np.ndarray, K: int, n: float, near:
             point[j] = base[j] + direction[j]
         if rest[DECREMENT] < near and largest < _LARGEST_STEP:
             rest[DONE] = 1.0
+            if stuck > _SAME:
+                rest[DECREMENT] = math.inf
     if rest[_STEPS] >= MOST_STEPS and rest[DONE] == 0:
         rest[DONE], rest[DECREMENT] = 1.0, math.inf
 
