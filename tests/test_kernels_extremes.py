@@ -7,6 +7,9 @@ import sinksort
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
+#: Of plans that are nearly hard some take more steps than the solver usually grants.
+CONVERGED = sinksort.Newton(compress=False, tolerance=1e-12, max_iterations=1000)
+
 
 def row(n: int, seed: int = 0) -> torch.Tensor:
     return torch.rand(1, n, generator=torch.Generator().manual_seed(seed))
@@ -22,45 +25,45 @@ def answers(operator, x, backend, **options):
     return out.detach().double(), gradient.double()
 
 
-def right(operator, x, scale: float, **options) -> None:
+def right(operator, x, scale: float, backend: str = "triton", **options) -> None:
     """Within 1e-5 of the scale of answers, and gradients within 1e-3 of themselves."""
-    out, gradient = answers(operator, x, "triton", **options)
-    true_out, true_gradient = answers(operator, x.double(), "torch", **options)
+    out, gradient = answers(operator, x, backend, **options)
+    true_out, true_gradient = answers(operator, x.double(), "torch", **options, solver=CONVERGED)
     assert (out - true_out).abs().max() <= 1e-5 * scale
     assert (gradient - true_gradient).norm() <= 1e-3 * true_gradient.norm()
 
 
 def test_one_far_value_takes_no_digits_from_sorted_values():
     pytest.importorskip("triton")
-    x = row(5)
+    x = row(3)
     for far in (1e3, 1e6):
-        x[0, 3] = far
-        right(sinksort.soft_sort, x, far, squash=None)
+        x[0, 1] = far
+        right(sinksort.soft_sort, x, far, squash=None, eps=0.1)
 
 
 def test_gradients_that_not_even_double_precision_knows_are_none():
     pytest.importorskip("triton")
-    x = row(4)
-    x[0, 3] = 1e9
+    x = row(3)
+    x[0, 1] = 1e9
     assert answers(sinksort.soft_sort, x, "triton", squash=None)[1].isnan().all()
 
 
 @pytest.mark.parametrize("operator", [sinksort.soft_rank, sinksort.soft_sort])
 def test_targets_may_leave_wide_gaps(operator):
     pytest.importorskip("triton")
-    y = torch.linspace(0, 1, 6)
+    y = torch.linspace(0, 1, 4)
     y[-1] = 1e4
-    right(operator, row(6), 6 if operator is sinksort.soft_rank else 1, targets=y)
+    right(operator, row(4), 4 if operator is sinksort.soft_rank else 1, targets=y)
 
 
 def test_sorted_values_of_targets_that_weigh_next_to_nothing():
     pytest.importorskip("triton")
-    b = torch.ones(6)
+    b = torch.ones(4)
     for light in (1e-4, 1e-9):
         b[2] = light
-        right(sinksort.soft_sort, row(6), 1, target_weights=b / b.sum())
+        right(sinksort.soft_sort, row(4), 1, target_weights=b / b.sum())
     b[2] = 1e-20  # less than what counts as a link: there is an answer, but nobody knows how it changes
-    assert answers(sinksort.soft_sort, row(6), "triton", target_weights=b / b.sum())[1].isnan().all()
+    assert answers(sinksort.soft_sort, row(4), "triton", target_weights=b / b.sum())[1].isnan().all()
 
 
 @pytest.mark.parametrize("backend", ["numba", "triton"])
@@ -83,3 +86,32 @@ def test_weights_that_are_next_to_nothing_are_left_to_the_reference():
         with pytest.raises(ValueError, match="weights from 1e-05 of the largest up"):
             sinksort.soft_rank(x, **weights, backend="numba")
     sinksort.soft_rank(x, weights=torch.tensor([[1.0, 0.0, 1e-4, 1.0, 1.0]]), backend="numba")
+
+
+@pytest.mark.skipif(DEVICE != "cpu", reason="of kernels for the CPU")
+@pytest.mark.parametrize("width", [1.0, 1e3])
+def test_the_value_that_two_of_a_few_targets_share_is_found_at_any_eps(width):
+    """Where a plan is all but hard a search that begins at the wrong value has no slope to follow: it stayed there."""
+    pytest.importorskip("numba")
+    x = torch.rand(6, 64, generator=torch.Generator().manual_seed(0))
+    options = {"targets": torch.linspace(0, width, 3), "eps": 1e-6}
+    right(sinksort.soft_sort, x, 1, "numba", **options)
+    # How much of it each gets is a matter of weights, so ranks do not change with x.
+    ranks, gradient = answers(sinksort.soft_rank, x, "numba", **options)
+    true_ranks, _ = answers(sinksort.soft_rank, x.double(), "torch", **options, solver=CONVERGED)
+    torch.testing.assert_close(ranks, true_ranks, rtol=0, atol=1e-5 * 64)
+    assert gradient.abs().max() <= 1e-3
+
+
+def test_targets_that_no_value_joins_are_balanced_or_said_not_to_be():
+    """Rows too long to be sorted begin with bins, and at this eps these hold values of different targets."""
+    pytest.importorskip("numba")
+    from sinksort.kernels import numba_long
+    from sinksort.kernels.asks import Ask
+
+    n = 33_000
+    x = torch.rand(1, n, generator=torch.Generator().manual_seed(0))
+    ask = Ask(x, None, torch.linspace(0, 1, 3)[None], torch.full((1, 3), 1 / 3), 1e-10, "sigmoid")
+    answer = numba_long.pull(ask, torch.tensor([[1.0, 2.0, 3.0]]))
+    counts = [int((answer.out.round() == level).sum()) for level in (1, 2, 3)]
+    assert counts == [n // 3] * 3 or not answer.error.item() <= 1e-5
