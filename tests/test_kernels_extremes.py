@@ -115,3 +115,12 @@ def test_targets_that_no_value_joins_are_balanced_or_said_not_to_be():
     answer = numba_long.pull(ask, torch.tensor([[1.0, 2.0, 3.0]]))
     counts = [int((answer.out.round() == level).sum()) for level in (1, 2, 3)]
     assert counts == [n // 3] * 3 or not answer.error.item() <= 1e-5
+
+
+@pytest.mark.skipif(DEVICE != "cpu", reason="of kernels for the CPU")
+def test_gradients_of_weighted_quantiles_keep_their_digits_at_any_eps():
+    pytest.importorskip("numba")
+    x = torch.rand(16, 300, generator=torch.Generator().manual_seed(0))
+    weights = 0.1 + torch.rand(16, 300, generator=torch.Generator().manual_seed(1))
+    right(sinksort.soft_quantile, x, 1, "numba", q=1.0, weights=weights, eps=1e-6)
+    right(sinksort.soft_quantile, x[:, :30], 1, "numba", q=1.0, weights=weights[:, :30], eps=1e-6)

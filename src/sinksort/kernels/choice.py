@@ -32,6 +32,7 @@ _ORDINARY = Newton()
 _REACHED = 1e-5  #: marginal error that kernels always come below
 #: Least entropy of sorts and selections of short rows in single precision; of very short ones, to as few targets.
 _SHARP, _SHARP_OF_VERY_SHORT = 5e-3, 1e-3
+_VERY_SHARP = 3e-5  #: the same of quantiles
 _MOST_LOGS = 128  #: values of rows whose plans are answered as such
 _VERY_SHORT = 20  #: values of rows that Numba's kernels work on sixteen at a time
 #: Of single precision, and of potentials in 48 bits: beyond, hard plans come out wrong, or 1 / eps is nothing.
@@ -80,12 +81,17 @@ def _one_by_one(name: str, ask: Ask) -> bool:
     """Whether a short row with few targets is better off with the kernels for long rows, which have more digits.
 
     In Triton of very short rows the others know gradients better, but memberships worse. In Numba the others are twice
-    as fast where eps is not too small for them, and it never is for masks and quantiles.
+    as fast where eps is not too small for them. It never is for masks; gradients of quantiles lose a digit with every
+    digit of eps, until at last they are too few.
     """
     n, K = ask.x.shape[-1], ask.y.shape[-1]
     if ask.m is not None or K > _FEW_TARGETS:
         return False
-    return K <= 2 or n >= 16 if name == "triton" else n >= 64 and sharp(ask) and not _any_eps(ask)
+    if name == "triton":
+        return K <= 2 or n >= 16
+    if of_two(ask):
+        return False
+    return n > _VERY_SHORT and sharp(ask, _VERY_SHARP) if _of_fillers(ask) else n >= 64 and sharp(ask)
 
 
 def of_two(ask: Ask) -> bool:
@@ -94,14 +100,18 @@ def of_two(ask: Ask) -> bool:
 
 
 def _any_eps(ask: Ask) -> bool:
-    """Whether Numba's kernels for short rows take every eps: of two targets, and of three whose weights are double."""
-    exact = ask.m is None and ask.y.shape[-1] == 3 and ask.b.dtype == torch.float64
-    return of_two(ask) or (exact and ask.x.shape[-1] > _VERY_SHORT)
+    """Whether Numba's kernels take every eps: of two targets, and of three whose weights are double."""
+    return of_two(ask) or (_of_fillers(ask) and ask.x.shape[-1] > _VERY_SHORT)
 
 
-def sharp(ask: Ask) -> bool:
+def _of_fillers(ask: Ask) -> bool:
+    """Whether there are the three targets of a quantile, whose weights are double."""
+    return ask.m is None and ask.y.shape[-1] == 3 and ask.b.dtype == torch.float64
+
+
+def sharp(ask: Ask, below: float = _SHARP) -> bool:
     """Whether eps is so small that what a few targets receive needs more than single precision."""
-    return not isinstance(ask.eps, Tensor) and ask.eps < _SHARP
+    return not isinstance(ask.eps, Tensor) and ask.eps < below
 
 
 @functools.cache
