@@ -238,9 +238,10 @@ def _solved(posed: _Posed) -> np.ndarray:
     state = _surveyed(posed)
     index = np.flatnonzero(state[:, POISONED] == 0)
     search = np.empty((posed.R, 3 * K + SEARCH))
-    bins = int(min(max(256.0, 16.0 / posed.eps.min()), 8192, n // 2))
+    eps = posed.eps.min()
+    bins = int(min(max(256.0, 16.0 / eps), 8192, n // 2))
     tally, price = few.tally, 2.0 * K * (K + 1) / 2
-    if pieces == 1 and _sharpness(posed, state[index]) > _SHARP * bins:
+    if pieces == 1 and _change(posed, state) > _SHARP * bins * eps:
         tally, bins = few.in_order, n
     for some, _ in _groups(index, np.full(posed.R, float(bins)), 16 * pieces):
         counts = np.empty((len(some), pieces, bins, 2))
@@ -256,11 +257,11 @@ def _solved(posed: _Posed) -> np.ndarray:
     return state
 
 
-def _sharpness(posed: _Posed, state: np.ndarray) -> float:
-    """How much exponents of a plan change, at most, from one end of a row to the other."""
-    if not len(state):
-        return 0.0
-    return float(2.0 * np.ptp(posed.y, -1).max() * (state[:, HIGH] - state[:, LOW]).max() / posed.eps.min())
+def _change(posed: _Posed, state: np.ndarray) -> float:
+    """How much exponents of a plan change from one end of a row to the other, at most, times eps."""
+    ends = posed.ends
+    width = ends[0, 1] - ends[0, 0] if len(ends) == 1 else (ends[:, 1] - ends[:, 0]).max()
+    return 2.0 * float(width * ((state[:, HIGH] - state[:, LOW]).max() if posed.rows.squash == IDENTITY else 1.0))
 
 
 def _pull_few(ask: Ask, phi: Tensor) -> Answer:
