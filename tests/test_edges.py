@@ -377,3 +377,13 @@ def test_converged_is_per_row_and_has_the_shape_of_the_batch() -> None:
         plan = sinksort.transport(x, eps=1e-2, solver=sinksort.Newton(max_iterations=1, tolerance=1e-6))
     assert plan.converged.tolist() == [[True], [False]]
     assert plan.iterations.shape == plan.marginal_error.shape == (2, 1)
+
+
+@pytest.mark.parametrize("k", [0, 3000])
+def test_masks_of_nobody_and_of_everybody_in_long_rows(k):
+    """One of two targets weighs nothing, and what a grid gives it is noise of either sign."""
+    x = torch.randn(6, 3000, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    mask = sinksort.soft_topk_mask(x, k, eps=1e-3, backend="torch")
+    torch.testing.assert_close(mask, torch.full_like(mask, float(k > 0)), rtol=0, atol=1e-10)
+    (gradient,) = torch.autograd.grad(mask.square().sum(), x)
+    torch.testing.assert_close(gradient, torch.zeros_like(gradient), rtol=0, atol=1e-8)

@@ -132,6 +132,7 @@ class Refinement:
             else:
                 mean = values.on_all_nodes(plan.pulled(plan.problem.y))
                 off_grid = (values.grid.remainder(mean) * values.occupied).amax()
+            off_grid = off_grid.nan_to_num(torch.inf, torch.inf)  # see ``_solved``
         return torch.cat([3.0 * off_grid.reshape(1), off_rule.reshape(1), by_panel])
 
     def _finer(self, rule: Rule, attempt: int, failed: list[bool]) -> Rule:
@@ -160,8 +161,9 @@ class Refinement:
         with torch.no_grad():
             off_grid, off_rule = self._estimates(plan, values, rule)
             if grid is not None:
-                # On a grid that is too coarse the masses, some of which are negative, may not be those of any plan.
-                lost = ~plan.converged
+                # On a grid that is too coarse the masses, some of which are negative, may not be those of any plan; or a
+                # target that weighs next to nothing gets less than nothing.
+                lost = ~plan.converged | off_grid.isnan()
                 off_grid = torch.where(lost, torch.inf, off_grid)
                 off_rule = torch.where(lost.unsqueeze(-1), 0.0, off_rule)
             elif rule is None:
