@@ -161,8 +161,8 @@ class Refinement:
         with torch.no_grad():
             off_grid, off_rule = self._estimates(plan, values, rule)
             if grid is not None:
-                # On a grid that is too coarse the masses, some of which are negative, may not be those of any plan; or a
-                # target that weighs next to nothing gets less than nothing.
+                # On a grid that is too coarse the masses, some of which are negative, may not be those of any plan; or
+                # a target that weighs next to nothing gets less than nothing.
                 lost = ~plan.converged | off_grid.isnan()
                 off_grid = torch.where(lost, torch.inf, off_grid)
                 off_rule = torch.where(lost.unsqueeze(-1), 0.0, off_rule)
