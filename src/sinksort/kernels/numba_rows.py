@@ -22,16 +22,7 @@ from .numba_maths import F32, F64, SQUASH_CODES
 from .numba_rows_few import FEW
 from .numba_rows_lanes import SHORT
 from .numba_rows_logs import logs_rows, logs_rows_backward, logs_state
-from .numba_rows_many_pull import (
-    MODERATE,
-    Layout,
-    any_left,
-    left_backward,
-    many_backward,
-    many_layout,
-    pull_left,
-    pull_many,
-)
+from .numba_rows_many_pull import MODERATE, many_backward, many_layout, pull_many
 from .numba_rows_select import SIZE, few_backward, pull_few, push_few
 from .numba_rows_short import pull_short, push_short, short_state
 from .numba_rows_short_back import short_backward
@@ -77,10 +68,7 @@ def state_layout(ask: Ask) -> tuple[int, torch.dtype]:
 def pull(ask: Ask, phi: Tensor) -> Answer:
     x, call = ask.x, _prepared(_pull_call, ask, phi)
     out, state, error = _answers(x.shape, call)
-    given = _flat(x), *call.args, out.reshape(-1), state.reshape(-1), error
-    run(call.kernel, call.tasks, call.work, *given)
-    if call.rest is not None and (len(error) % 16 > 0 or error.item(error.argmax()) == np.inf):
-        run(call.rest, call.tasks, call.work, *given)
+    run(call.kernel, call.tasks, call.work, _flat(x), *call.args, out.reshape(-1), state.reshape(-1), error)
     return Answer(_like(out, x), torch.from_numpy(state), torch.from_numpy(error))
 
 
@@ -103,10 +91,7 @@ def push_backward(ask: Ask, state: Tensor, c: Tensor) -> Tensor:
 
 def _backward(ask: Ask, call: _Call, args: tuple[Any, ...], state: Tensor, w: F32) -> Tensor:
     grad = np.empty(ask.x.shape, np.float32)
-    given = _flat(ask.x), *args, w, grad.reshape(-1), _flat(state)
-    run(call.kernel, call.tasks, call.work, *given)
-    if call.rest is not None and any_left(state.numpy(), _layout(ask)):
-        run(call.rest, call.tasks, call.work, *given)
+    run(call.kernel, call.tasks, call.work, _flat(ask.x), *args, w, grad.reshape(-1), _flat(state))
     return _like(grad, ask.x)
 
 
@@ -140,7 +125,6 @@ class _Call(NamedTuple):
     work: float  #: in nanoseconds, about
     args: tuple[Any, ...]  #: between x and what the kernel writes
     columns: int = 0  #: of the state, if it is to be made
-    rest: Callable[..., None] | None = None  #: another kernel, for rows that the first one may leave
 
 
 _LEVELS = 3  #: which of the arguments of every backward kernel are the levels, or the cotangent of what was pushed
@@ -183,7 +167,7 @@ def _pull_kernel(ask: Ask, phi: Tensor) -> _Call:
     if _alone(ask):
         return _Call(pull_two, R, work, (_weights(ask), y, *_exact(ask), levels, eps, n, squash, steps))
     if R >= 16 and _in_many(ask, phi):
-        return _Call(pull_many, groups, work, (a, y, b, levels, last, eps, n, K, m, squash, steps), rest=pull_left)
+        return _Call(pull_many, groups, work, (a, y, b, levels, last, eps, n, K, m, squash, steps))
     if _in_lanes(n, K, ask.m):
         return _Call(pull_short, groups, work, (a, y, b, levels, eps, n, K, squash, steps))
     if _of_few(K, ask.m):
@@ -217,8 +201,7 @@ def _backward_kernel(ask: Ask, phi: Tensor, push: bool) -> _Call:
     if push and _in_double(ask):
         return _Call(sorted_backward, R, work, (a, y, b, levels, eps, n, K, squash, _columns(ask), how[2]))
     if not push and R >= 16 and _in_many(ask, phi):
-        args = (a, y, b, levels, eps, n, K, m, ask.m is not None, *how)
-        return _Call(many_backward, groups, work, args, rest=left_backward)
+        return _Call(many_backward, groups, work, (a, y, b, levels, eps, n, K, m, ask.m is not None, *how))
     if _in_lanes(n, K, ask.m):
         return _Call(short_backward, groups, work, (a, y, b, levels, eps, n, K, *how))
     if _of_few(K, ask.m):
@@ -296,22 +279,13 @@ def _eps(eps: float) -> F32:
     return np.full(1, eps, np.float32)
 
 
-def _layout(ask: Ask) -> Layout:
-    return _many_layout(ask.x.shape[-1], ask.y.shape[-1], _whole(ask.m))
-
-
-@functools.lru_cache(maxsize=256)
-def _many_layout(n: int, K: int, m: int) -> Layout:
-    return many_layout(n, K, m)
-
-
 @functools.lru_cache(maxsize=256)
 def _state_size(n: int, K: int, m: int | None) -> int:
     if _in_lanes(n, K, m) and K <= FEW:
         return int(short_state(K))
     if _of_few(K, m):
         return SIZE
-    return int(_many_layout(n, K, _whole(m)).size if n <= MODERATE and K <= SAVED else state_size(n, K, _whole(m)))
+    return int(many_layout(n, K, _whole(m)).size if n <= MODERATE and K <= SAVED else state_size(n, K, _whole(m)))
 
 
 def _columns(ask: Ask) -> int:

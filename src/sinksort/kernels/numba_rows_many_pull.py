@@ -2,7 +2,6 @@
 
 The state of sixteen rows is in lanes as well: u, 1 / pivots and edges of Newton's matrix, then the order of each row
 and a flag. Behind that each row has room for the state of the other kernels, should it be theirs (see ``Layout``).
-Other kernels are called only where a row is left to them: most batches have none, and need not wait for their compiler.
 """
 
 from __future__ import annotations
@@ -186,9 +185,9 @@ def _plan(k: Many, n: int, K: int, width: int) -> None:
 
 
 @exact
-def pull_many(begin: int, end: int, x: F32, _a: F32, y: F32, b: F32, phi: F32, last: F32, eps: F32, n: int, K: int,
-              m: int, squash: int, _steps: _Steps, out: F32, state: F32, errors: F32) -> None:  # fmt: skip
-    """Rows 16 begin to 16 end, but for those left to ``pull_left``. All steps are 0."""
+def pull_many(begin: int, end: int, x: F32, a: F32, y: F32, b: F32, phi: F32, last: F32, eps: F32, n: int, K: int,
+              m: int, squash: int, steps: _Steps, out: F32, state: F32, errors: F32) -> None:  # fmt: skip
+    """Rows 16 begin to 16 end, by ``pull_ruled`` where there are no sixteen. All steps are 0."""
     at, N, KP, R = many_layout(n, K, m), (n + 3) // 4 * 4, (K + 3) // 4 * 4, len(errors)
     width, e, lasts = min(KP, _WIDTH), np.float64(eps[0]), 3 if len(last) > 0 else 0
     k, integers = many_for(n, K, lasts > 0, y, b), state.view(np.int32)
@@ -196,6 +195,8 @@ def pull_many(begin: int, end: int, x: F32, _a: F32, y: F32, b: F32, phi: F32, l
     for group in range(begin, end):
         first, base = 16 * group, 16 * group * at.size
         if first + 16 > R:
+            pull_ruled(np.int64(0), R - first, x[first * n :], a, y, b, phi, last, eps, n, K, m, squash, steps,
+                       out[first * n :], state[base:], errors[first:])  # fmt: skip
             break
         orders, flags = integers[base + at.order :], state[base + at.flag :]
         for lane in range(16):
@@ -225,7 +226,9 @@ def pull_many(begin: int, end: int, x: F32, _a: F32, y: F32, b: F32, phi: F32, l
                 continue
             farthest = max(abs(k.t[lane]), abs(k.t[16 * n - 16 + lane]))
             if not (error[lane] <= ACCEPTED and flow[lane] > _SOFT and farthest < _LARGEST_LOGIT):
-                flags[lane], errors[row] = _OF_OTHERS, np.inf
+                flags[lane] = _OF_OTHERS
+                _by_others(row, x, a, y, b, phi, last, eps, n, K, m, squash, steps, out,
+                           state[base + 16 * at.lanes + lane * at.other :], errors)  # fmt: skip
                 continue
             errors[row] = error[lane]
             for i in range(n):
@@ -233,59 +236,20 @@ def pull_many(begin: int, end: int, x: F32, _a: F32, y: F32, b: F32, phi: F32, l
 
 
 @exact
-def pull_left(begin: int, end: int, x: F32, a: F32, y: F32, b: F32, phi: F32, last: F32, eps: F32, n: int, K: int,
-              m: int, squash: int, steps: _Steps, out: F32, state: F32, errors: F32) -> None:  # fmt: skip
-    """What ``pull_many`` has left: rows that are no sixteen, and those that it could not answer."""
-    at, R, none, one = many_layout(n, K, m), len(errors), np.int64(0), np.int64(1)
-    for group in range(begin, end):
-        first, base = 16 * group, 16 * group * at.size
-        if first + 16 > R:
-            pull_ruled(none, R - first, x[first * n :], a, y, b, phi, last, eps, n, K, m, squash, steps,
-                       out[first * n :], state[base:], errors[first:])  # fmt: skip
-            break
-        for lane in range(16):
-            if state[base + at.flag + lane] == _OF_OTHERS:
-                row = first + lane
-                targets, weights, levels = all_targets(y, phi, none, none, K, m) if m > 0 else (y, b, phi)
-                pull_rows(none, one, x[row * n :], a, targets, weights, levels, last if m == 0 else last[:0], eps, n,
-                          max(m, K), True, none, squash, steps, out[row * n :],
-                          state[base + 16 * at.lanes + lane * at.other :], errors[row:])  # fmt: skip
+def _by_others(row: int, x: F32, a: F32, y: F32, b: F32, phi: F32, last: F32, eps: F32, n: int, K: int, m: int,
+               squash: int, steps: _Steps, out: F32, state: F32, errors: F32) -> None:  # fmt: skip
+    none, one = np.int64(0), np.int64(1)
+    targets, weights, levels = all_targets(y, phi, none, none, K, m) if m > 0 else (y, b, phi)
+    pull_rows(none, one, x[row * n :], a, targets, weights, levels, last if m == 0 else last[:0], eps, n, max(m, K),
+              True, none, squash, steps, out[row * n :], state, errors[row:])  # fmt: skip
 
 
 @exact
-def left_backward(begin: int, end: int, x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K: int, m: int,
-                  _ruled: bool, squash: int, push: bool, steps: _Steps, w: F32, grad: F32,
-                  state: F32) -> None:  # fmt: skip
-    """The same of ``many_backward``."""
-    at, R, none, one = many_layout(n, K, m), len(grad) // n, np.int64(0), np.int64(1)
-    for group in range(begin, end):
-        first, base = 16 * group, 16 * group * at.size
-        if first + 16 > R:
-            ruled_backward(none, R - first, x[first * n :], a, y, b, phi, eps, n, K, m, squash, push, steps,
-                           w[first * n :], grad[first * n :], state[base:])  # fmt: skip
-            break
-        for lane in range(16):
-            if state[base + at.flag + lane] == _OF_OTHERS:
-                row = first + lane
-                targets, weights, levels = all_targets(y, phi, none, none, K, m) if m > 0 else (y, b, phi)
-                rows_backward(none, one, x[row * n :], a, targets, weights, levels, eps, n, max(m, K), True, none,
-                              squash, push, steps, w[row * n :], grad[row * n : row * n + n],
-                              state[base + 16 * at.lanes + lane * at.other :])  # fmt: skip
-
-
-def any_left(state: F32, at: Layout) -> bool:
-    """Whether ``pull_many`` has left rows of this state, (R, size), to others."""
-    R, size = state.shape
-    flags = state[: R // 16 * 16].reshape(-1, 16 * size)[:, at.flag : at.flag + 16]
-    return R % 16 > 0 or bool((flags == _OF_OTHERS).any())
-
-
-@exact
-def many_backward(begin: int, end: int, x: F32, _a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K: int, m: int,
-                  ruled: bool, squash: int, _push: bool, _steps: _Steps, w: F32, grad: F32,
+def many_backward(begin: int, end: int, x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K: int, m: int,
+                  ruled: bool, squash: int, push: bool, steps: _Steps, w: F32, grad: F32,
                   state: F32) -> None:  # fmt: skip
     at, N, KP, R = many_layout(n, K, m), (n + 3) // 4 * 4, (K + 3) // 4 * 4, len(grad) // n
-    width, e = min(KP, _WIDTH), np.float64(eps[0])
+    width, e, none, one = min(KP, _WIDTH), np.float64(eps[0]), np.int64(0), np.int64(1)
     k, integers = many_for(n, K, ruled, y, b), state.view(np.int32)
     best, lo, hi = k.table[BEST], k.table[LO], k.table[HI]
     v, mass, weight, mean, cov, cov_2 = k.n32[V], k.n32[MASS], k.n32[WEIGHT], k.n32[MEAN], k.n32[COV], k.n32[COV_2]
@@ -294,6 +258,8 @@ def many_backward(begin: int, end: int, x: F32, _a: F32, y: F32, b: F32, phi: F3
     for group in range(begin, end):
         first, base = 16 * group, 16 * group * at.size
         if first + 16 > R:
+            ruled_backward(none, R - first, x[first * n :], a, y, b, phi, eps, n, K, m, squash, push, steps,
+                           w[first * n :], grad[first * n :], state[base:])  # fmt: skip
             break
         orders, flags = integers[base + at.order :], state[base + at.flag :]
         for lane in range(16):
@@ -336,6 +302,10 @@ def many_backward(begin: int, end: int, x: F32, _a: F32, y: F32, b: F32, phi: F3
                 answer[:] = np.nan
                 continue
             if flags[lane] == _OF_OTHERS:
+                targets, weights, levels = all_targets(y, phi, none, none, K, m) if m > 0 else (y, b, phi)
+                rows_backward(none, one, x[row * n :], a, targets, weights, levels, eps, n, max(m, K), True, none,
+                              squash, push, steps, w[row * n :], answer,
+                              state[base + 16 * at.lanes + lane * at.other :])  # fmt: skip
                 continue
             for i in range(n):
                 answer[orders[16 * i + lane]] = cov[16 * i + lane]
