@@ -15,10 +15,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from .triton_launch import VERSION
 from .triton_parts import NOWHERE, load_weights
 from .triton_sums import agreed_sum
 
-_FROM_THE_LAST = tl.constexpr(tuple(int(part) for part in triton.__version__.split(".")[:2]) >= (3, 7))
+_FROM_THE_LAST = tl.constexpr(VERSION >= (3, 7))
 AXIS_KB, AXIS_X, AXIS_V, AXIS_KA = (tl.constexpr(3 - i if _FROM_THE_LAST.value else i) for i in range(4))
 
 _TIE = tl.constexpr(3e-6)  #: levels of mass that differ by less are the same

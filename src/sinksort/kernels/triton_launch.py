@@ -25,9 +25,9 @@ try:
 except ImportError:  # Triton 3.3 has its hooks elsewhere
     _runtime = None
 
-_SINCE_3_3 = tuple(int(part) for part in triton.__version__.split(".")[:2]) >= (3, 3)
-_DIRECT = _SINCE_3_3  #: compiled kernels take values for their constants, and ignore them
-AT_ONCE = _SINCE_3_3  #: programs can be launched that wait for each other
+VERSION = tuple(int(part) for part in triton.__version__.split(".")[:2])  #: of Triton
+_DIRECT = VERSION >= (3, 3)  #: compiled kernels take values for their constants, and ignore them
+AT_ONCE = VERSION >= (3, 3)  #: programs can be launched that wait for each other
 _ALIGNMENT = 256  #: bytes, of everything in the common scratch
 _MOST, _MOST_KNOWN = 2048, 64  #: records kept, in all and of asks that are alike; then all are made again
 
@@ -88,7 +88,7 @@ class Recorder:
     def _make(
         self, kernel: Any, programs: int, args: tuple[Any, ...], constants: dict[str, Any], options: dict[str, Any]
     ) -> None:
-        options = {**options, "enable_fp_fusion": True}  # which is no longer Triton's default
+        options = {**options, "enable_fp_fusion": True}  # the default of Triton up to 3.9
         compiled = kernel[(programs,)](*args, **constants, **options)
         self._made.append((compiled, programs, args, [constants[name] for name in kernel.arg_names[len(args) :]]))
 
