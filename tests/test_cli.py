@@ -77,6 +77,8 @@ OPTIONS = {
         "batch": 128,
         "learning_rate": 1e-4,
         "eps": 1e-3,
+        "raw_eps": 1.0,
+        "temperature": 10.0,
         "eta": 1e-3,
         "flip": True,
         "precision": "bfloat16",
@@ -164,7 +166,7 @@ def test_lists_of_numbers_are_checked(tmp_path):
     [
         (("mnist-sort", "--compare", "bubblesort"), "--compare must be among transport, .*, got bubblesort"),
         (("cifar10", "--networks", "cnn,vgg"), "--networks must be among cnn, resnet18, got vgg"),
-        (("cifar100", "--losses", ""), "--losses must be among cross-entropy, top1, .*, got nothing"),
+        (("cifar100", "--losses", ""), "--losses must be among cross-entropy, .*, got nothing"),
         (("quantile-regression", "--tables", "iris"), "--tables must be among bio, .*, got iris"),
         (("quantile-regression", "--response", "log"), "--response must be among standard, mean-abs, got log"),
         (("cifar10", "--precision", "half"), "--precision must be among bfloat16, float32, got half"),

@@ -180,6 +180,21 @@ def test_a_network_depends_on_its_seed_alone():
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
+def test_logits_as_they_are_have_a_temperature():
+    """Ten times the logits: the tempered cross-entropy is the plain one, sure labels cost nothing on raw logits, and
+    standardised logits do not notice."""
+    logits = torch.randn(2, 5, 10, dtype=torch.float64)
+    labels = logits.argmax(-1)
+    lost = {
+        name: classifying([0, 1], name)._lost
+        for name in ("cross-entropy", "cross-entropy-tempered", "top1-log", "top1-raw")
+    }
+    plain = lost["cross-entropy"](logits, labels)
+    torch.testing.assert_close(lost["cross-entropy-tempered"](10 * logits, labels), plain)
+    torch.testing.assert_close(lost["top1-log"](1000 * logits, labels), lost["top1-log"](logits, labels))
+    assert (lost["top1-raw"](1000 * logits, labels) < 1e-3 * lost["top1-raw"](logits, labels)).all()
+
+
 # ---- training
 
 
@@ -199,7 +214,9 @@ def test_a_run_is_the_same_alone_and_beside_others(make):
         (regression, "soft"),
         (sorting, "neuralsort-stochastic"),
         (classifying, "cross-entropy"),
+        (classifying, "cross-entropy-tempered"),
         (classifying, "top1-log"),
+        (classifying, "top1-raw"),
         (classifying, "top5"),
     ],
 )

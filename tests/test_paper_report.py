@@ -116,10 +116,31 @@ def test_classification_says_who_is_ahead():
     made = json.loads(json.dumps(class_units()))
     for unit, best in zip(made, (0.6, 0.7), strict=True):
         unit["curve"][0]["top1"] = best
-    said = "In the best top-1 accuracy: 0/1 loss, k = 1 is {} cross-entropy with cnn ({})."
-    assert said.format("at or above", "0.700 and 0.600") in sections.classification("CIFAR", made).text
+    said = "Best top-1 accuracy with cnn, beside {} of cross-entropy; {}: 0/1 loss, k = 1 (0.700)."
+    assert said.format("0.600", "at or above") in sections.classification("CIFAR", made).text
     made[0]["curve"][0]["top1"] = 0.8
-    assert said.format("below", "0.700 and 0.800") in sections.classification("CIFAR", made).text
+    assert said.format("0.800", "below") in sections.classification("CIFAR", made).text
+
+
+def test_temperatures_of_logits_are_named_and_rows_of_their_own():
+    made = class_units()
+    for method, knobs in (
+        ("cross-entropy-tempered", {"temperature": 10.0}),
+        ("top1-raw", {"raw_eps": 1.0}),
+        ("top1-raw", {"raw_eps": 0.3}),
+    ):
+        other = json.loads(json.dumps(made[0]))
+        other["method"] = method
+        other["knobs"].update(knobs)
+        made.append(other)
+    (table,) = sections.classification("CIFAR", made).tables
+    assert [row[1] for row in table.rows] == [
+        "cross-entropy",
+        "cross-entropy of logits / 10",
+        "0/1 loss, k = 1",
+        "0/1 loss, k = 1, concave J, logits as they are, eps = 0.3",
+        "0/1 loss, k = 1, concave J, logits as they are, eps = 1",
+    ]
 
 
 def test_results_of_different_settings_are_not_averaged():

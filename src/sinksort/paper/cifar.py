@@ -2,6 +2,12 @@
 
 Methods: ``cross-entropy``; ``top1``, the paper's loss with its J (``relu``) and k = 1; for CIFAR-100 also ``top5``, the
 same with k = 5; and ``top1-log``, ``top1`` with a concave J, which spends its gradient on labels that are near the top.
+
+Two more that the paper does not have. Standardised logits forget how sure a network is: a label that has won by far has
+the soft rank of one that has just won, and images that are learnt go on pulling. ``top1-raw`` is ``top1-log`` on the
+logits as they are, which may grow until the label's rank is L. Its eps is then a temperature; so that this is not what
+is compared, ``cross-entropy-tempered`` has one too.
+
 Reported by epoch: the share of test images whose label is first, and among the first five.
 """
 
@@ -24,7 +30,8 @@ from .settings import PRECISIONS, knob, require_among, require_counts
 from .training import Batch, Numbers, generator
 
 NETWORKS = ("cnn", "resnet18")
-LOSSES = ("cross-entropy", "top1", "top1-log", "top5", "top5-log")
+USUAL = ("cross-entropy", "cross-entropy-tempered")
+LOSSES = (*USUAL, *(f"top{k}{J}" for k in (1, 5) for J in ("", "-log", "-raw")))
 
 
 @dataclass(frozen=True)
@@ -41,6 +48,8 @@ class Cifar:
     batch: int = knob(128, "size of a mini-batch")
     learning_rate: float = knob(1e-4, "Adam's constant step size")
     eps: float = knob(1e-3, "entropy of the transport")
+    raw_eps: float = knob(1.0, "entropy of top1-raw and top5-raw, in squared units of the logits")
+    temperature: float = knob(10.0, "what cross-entropy-tempered divides the logits by")
     eta: float = knob(1e-3, "marginal error at which the solver stops")
     flip: bool = knob(True, "mirror every other training image")
     precision: str = knob("bfloat16", "of convolutions on a GPU: bfloat16 or float32")
@@ -128,12 +137,22 @@ class Classifiers:
         return self._lost(self.logits(images), labels).mean(1)
 
     def _lost(self, logits: Tensor, labels: Tensor) -> Tensor:
-        if self.method == "cross-entropy":
-            return functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view_as(labels)
-        k = 5 if self.method.startswith("top5") else 1
-        J = "log" if self.method.endswith("-log") else "relu"
-        solver = Newton(tolerance=self.knobs.eta)
-        return topk_loss(logits, labels, k, J=J, eps=self.knobs.eps, reduction="none", solver=solver)
+        knobs = self.knobs
+        if self.method in USUAL:
+            cooled = logits if self.method == "cross-entropy" else logits / knobs.temperature
+            return functional.cross_entropy(cooled.flatten(0, 1), labels.flatten(), reduction="none").view_as(labels)
+        kind, _, variant = self.method.partition("-")
+        raw = variant == "raw"
+        return topk_loss(
+            logits,
+            labels,
+            int(kind.removeprefix("top")),
+            J="log" if variant else "relu",
+            eps=knobs.raw_eps if raw else knobs.eps,
+            squash=None if raw else "sigmoid",
+            reduction="none",
+            solver=Newton(tolerance=knobs.eta),
+        )
 
     def measure(self) -> list[Numbers]:
         right = torch.zeros(2, len(self.seeds), device=self.device)
