@@ -239,6 +239,9 @@ def top_k(setting: str, k: int, noise: float, train: int) -> Task:
         {
             OURS: lambda s, part: losses.topk_loss(s, part.y, k),
             OURS + ", J = log": lambda s, part: losses.topk_loss(s, part.y, k, J="log"),
+            OURS + ", J = log, squash = None, eps = 1": lambda s, part: losses.topk_loss(
+                s, part.y, k, J="log", squash=None, eps=1.0
+            ),
             "cross-entropy": cross_entropy,
         },
     )
