@@ -28,27 +28,31 @@ def careful(at: F64, aw: F32, n: int, w: F32, y: F64, b: F64, h: F64, u: F32, ph
 
     The scalings u are only known to single precision: Newton's method first goes on from there.
     """
-    P, W = np.zeros((n, K)), np.zeros((K, K))
+    G, P, W = np.empty((n, K)), np.empty((n, K)), np.empty((K, K))  # G and P only within the bands
     best, low, high, ends = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64), np.zeros(K, np.int64)
     mean, cov, cov_2 = np.empty(n), np.empty(n), np.empty(n)
     x, inv, levels, scaling = np.zeros(K), np.zeros(K), phi[:K].astype(np.float64), u[:K].astype(np.float64)
     a, weights = aw[:n].astype(np.float64), b[:K].copy()
     a /= a.sum()
     weights /= weights.sum()
+    _bands(at, n, y, h, scaling, K, eps, G, best, low, high, ends)
     for _ in range(_STEPS):
-        flow = _conditional(at, a, n, y, h, scaling, K, eps, P, best, low, high, ends)
+        flow = _conditional(G, a, n, scaling, best, low, high, P)
         _eliminate(P, a, low, high, ends, n, K, weights, flow, W, inv)
         copied(weights, x)
         for i in range(n):
             for j in range(low[i], high[i]):
                 x[j] -= a[i] * P[i, j]
         _substitute(W, ends, K, inv, x)
-        x -= (x * weights).sum()
-        largest = np.abs(x).max()
-        scaling *= np.exp(np.minimum(np.maximum(x, -1.0), 1.0))
+        centre, largest = 0.0, 0.0
+        for j in range(K):
+            centre += x[j] * weights[j]
+        for j in range(K):
+            largest = max(largest, abs(x[j] - centre))
+            scaling[j] *= math.exp(min(max(x[j] - centre, -1.0), 1.0))
         if largest < _CLOSE:
             break
-    flow = _conditional(at, a, n, y, h, scaling, K, eps, P, best, low, high, ends)
+    flow = _conditional(G, a, n, scaling, best, low, high, P)
     _averages(P, best, low, high, n, levels, y, mean, cov)
     _eliminate(P, a, low, high, ends, n, K, weights, flow, W, inv)
     x[:] = 0.0
@@ -93,10 +97,12 @@ def _substitute(W: F64, ends: I64, K: int, inv: F64, x: F64) -> None:
 
 
 @exact
-def _conditional(at: F64, a: F64, n: int, y: F64, h: F64, u: F64, K: int, eps: float, P: F64, best: I64, low: I64,
-                 high: I64, ends: I64) -> float:  # fmt: skip
-    """p_ij, the best target of each value, its band, and how far targets share values; returns what is not best."""
-    flow = 0.0
+def _bands(at: F64, n: int, y: F64, h: F64, u: F64, K: int, eps: float, G: F64, best: I64, low: I64, high: I64,
+           ends: I64) -> None:  # fmt: skip
+    """The best target of each value, its band, the plan there but for its scalings, and how far targets share values.
+
+    What scalings change is no matter of exponentials, which take most of the time: they are taken once.
+    """
     ends[:] = 0
     for i in range(n):
         t, r = 2.0 * at[i] / eps, -np.inf
@@ -108,17 +114,26 @@ def _conditional(at: F64, a: F64, n: int, y: F64, h: F64, u: F64, K: int, eps: f
             low[i] -= 1
         while high[i] < K and r - (t * y[high[i]] - h[high[i]]) < _CUT:
             high[i] += 1
+        for j in range(low[i], high[i]):
+            G[i, j] = math.exp(t * y[j] - h[j] - r)
+            ends[j] = max(ends[j], high[i])
+    for j in range(1, K):
+        ends[j] = max(ends[j], ends[j - 1])
+
+
+@exact
+def _conditional(G: F64, a: F64, n: int, u: F64, best: I64, low: I64, high: I64, P: F64) -> float:
+    """p_ij; returns what is not at the best target of its value."""
+    flow = 0.0
+    for i in range(n):
         others = 0.0
         for j in range(low[i], high[i]):
-            P[i, j] = u[j] * math.exp(t * y[j] - h[j] - r)
+            P[i, j] = u[j] * G[i, j]
             others += P[i, j] if j != best[i] else 0.0
         whole = others + u[best[i]]
         flow += a[i] * others / whole
         for j in range(low[i], high[i]):
             P[i, j] /= whole
-            ends[j] = max(ends[j], high[i])
-    for j in range(1, K):
-        ends[j] = max(ends[j], ends[j - 1])
     return flow
 
 
