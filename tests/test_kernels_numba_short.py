@@ -72,3 +72,16 @@ def test_sorted_values_of_constant_rows_move_with_all_values_alike(squash: str |
     sinksort.soft_sort(x, weights=a, num_targets=7, squash=squash, eps=1e-3, backend="numba").backward(c)
     assert x.grad is not None
     torch.testing.assert_close(x.grad, c.sum(-1, keepdim=True) * a, rtol=0, atol=1e-6)
+
+
+def test_very_short_rows_keep_no_more_than_their_own_kernels_need() -> None:
+    """Three numbers for each target; more where rows may go to kernels with larger states."""
+    x, w = inputs("normal", 32, 10), inputs("normal", 32, 10, seed=7)
+    columns = {}
+    for eps in (1e-1, 1e-2, 1e-3, 1e-4):
+        out = sinksort.soft_rank(x.clone().requires_grad_(), eps=eps, backend="numba")
+        assert out.grad_fn is not None
+        columns[eps] = out.grad_fn.given[3].shape[1]
+        out.backward(w)
+    assert columns[1e-2] == columns[1e-3] == 30
+    assert min(columns[1e-1], columns[1e-4]) > 30

@@ -234,10 +234,14 @@ def _of_few(K: int, m: int | None) -> bool:
 def _in_many(ask: Ask, phi: Tensor) -> bool:
     """Whether rows go sixteen at a time in blocks: they share their targets, and are soft and not too long."""
     n, K, eps = ask.x.shape[-1], ask.y.shape[-1], ask.eps
-    if n > MODERATE or not FEW < K <= SAVED or isinstance(eps, Tensor) or n * n * eps < _SOFT or ask.a is not None:
+    if n > MODERATE or not FEW < K <= SAVED or not _soft(n, eps) or ask.a is not None:
         return False
     several = ask.y, ask.b, phi, phi if ask.last is None else ask.last
     return all(t.shape[0] == 1 for t in several)
+
+
+def _soft(n: int, eps: float | Tensor) -> bool:
+    return not isinstance(eps, Tensor) and n * n * eps >= _SOFT
 
 
 def _whole(m: int | None) -> int:
@@ -280,8 +284,9 @@ def _eps(eps: float) -> F32:
 
 
 @functools.lru_cache(maxsize=256)
-def _state_size(n: int, K: int, m: int | None) -> int:
-    if _in_lanes(n, K, m) and K <= FEW:
+def _state_size(n: int, K: int, m: int | None, lanes: bool) -> int:
+    """``lanes``: whether very short rows go to no other kernels."""
+    if _in_lanes(n, K, m) and (K <= FEW or lanes):
         return int(short_state(K))
     if _of_few(K, m):
         return SIZE
@@ -289,7 +294,8 @@ def _state_size(n: int, K: int, m: int | None) -> int:
 
 
 def _columns(ask: Ask) -> int:
-    return TWO_SIZE if _alone(ask) else _state_size(ask.x.shape[-1], ask.y.shape[-1], ask.m)
+    n, K = ask.x.shape[-1], ask.y.shape[-1]
+    return TWO_SIZE if _alone(ask) else _state_size(n, K, ask.m, not (_soft(n, ask.eps) or _in_double(ask)))
 
 
 def _inputs(ask: Ask, weighted: bool = False) -> _Given:
