@@ -253,9 +253,18 @@ def _whole(m: int | None) -> int:
 
 
 def _answers(shape: tuple[int, ...], call: _Call) -> tuple[F32, F32, F32]:
-    """Room for an answer, the state and the error of each row."""
-    R = shape[0]
-    return np.empty(shape, np.float32), np.empty((R, call.columns), np.float32), np.empty(R, np.float32)
+    """Room for an answer, the state and the error of each row.
+
+    Where vectors are loaded from the state, it begins with a line of the cache: see ``numba_maths.in_lines``.
+    """
+    R, columns = shape[0], call.columns
+    if call.kernel is pull_many:
+        room: F32 = np.empty(R * columns + 16, np.float32)
+        first = -room.ctypes.data % 64 // 4
+        state = room[first : first + R * columns].reshape(R, columns)
+    else:
+        state = np.empty((R, columns), np.float32)
+    return np.empty(shape, np.float32), state, np.empty(R, np.float32)
 
 
 def _flat(t: Tensor) -> F32:

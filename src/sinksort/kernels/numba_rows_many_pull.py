@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .numba_compile import exact
-from .numba_maths import F32, F64, I64, larger, size_of
+from .numba_maths import F32, F64, I64, in_lines, larger, size_of
 from .numba_rows_careful import CANCELLED, careful
 from .numba_rows_lanes import lane_places, lane_places_backward
 from .numba_rows_many import (
@@ -94,23 +94,24 @@ class Many(NamedTuple):
 def many_for(n: int, K: int, ruled: bool, y: F32, b: F32) -> Many:
     N, KP = (n + 3) // 4 * 4, (K + 3) // 4 * 4
     k = Many(
-        np.zeros((8, 16 * N), np.float32),
-        np.zeros(16 * N),
-        np.zeros(16 * N),
-        np.zeros(16 * KP),
-        np.zeros((7, 16 * KP), np.float32),
-        np.zeros(4 * 16 * KP, np.float32),
-        np.zeros((2, 16), np.float32),
-        np.zeros(64),
-        np.ones((3, 16)),
+        in_lines(8 * 16 * N, np.float32).reshape(8, 16 * N),
+        in_lines(16 * N, np.float64),
+        in_lines(16 * N, np.float64),
+        in_lines(16 * KP, np.float64),
+        in_lines(7 * 16 * KP, np.float32).reshape(7, 16 * KP),
+        in_lines(4 * 16 * KP, np.float32),
+        in_lines(32, np.float32).reshape(2, 16),
+        in_lines(64, np.float64),
+        in_lines(48, np.float64).reshape(3, 16),
         np.zeros((8, max(N, KP)), np.int64),
         np.zeros(KP),
         np.zeros(KP),
-        np.empty(16 * N * KP, np.float32),
-        np.empty(16 * N * KP, np.float32),
-        np.empty(16 * KP * KP, np.float32),
+        in_lines(16 * N * KP, np.float32),
+        in_lines(16 * N * KP, np.float32),
+        in_lines(16 * KP * KP, np.float32),
         _evenly(y, K),
     )
+    k.n32[:], k.k32[:], k.scaled[:], k.ends[:] = 0.0, 0.0, 0.0, 1.0
     k.ends[0, :], k.ends[1, :] = 0.0 if ruled else y[0], 1.0 if ruled else y[K - 1]  # nodes of a rule lie inside
     for j in range(KP):
         k.y[j], k.b[j] = y[min(j, K - 1)], b[j] if j < K else 0.0

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .numba_compile import exact
-from .numba_maths import F32, F64, larger
+from .numba_maths import F32, F64, in_lines, larger
 from .numba_rows_lanes import lane_gibbs, lane_places, lane_thresholds
 from .numba_rows_lanes_newton import lane_excesses, lane_newton
 from .numba_simd import (
@@ -58,18 +58,18 @@ class Lanes(NamedTuple):
 def lanes_for(n: int, K: int) -> Lanes:
     """Q and W have a vector more than their entries, see ``lane_eliminate``."""
     return Lanes(
-        np.empty((13, 16 * n), np.float32),
-        np.empty((4, 16 * n), np.float64),
-        np.empty((13, 16 * K), np.float32),
-        np.empty((4, 16), np.float64),
-        np.empty(64, np.float64),
-        np.empty(5 * 16 * K, np.float32),
-        np.empty(16, np.float32),
+        in_lines(13 * 16 * n, np.float32).reshape(13, 16 * n),
+        in_lines(4 * 16 * n, np.float64).reshape(4, 16 * n),
+        in_lines(13 * 16 * K, np.float32).reshape(13, 16 * K),
+        in_lines(64, np.float64).reshape(4, 16),
+        in_lines(64, np.float64),
+        in_lines(5 * 16 * K, np.float32),
+        in_lines(16, np.float32),
         np.arange(K).astype(np.float32),
-        np.empty(16 * n * K, np.float32),
-        np.empty(16 * n * K, np.float32),
-        np.empty(16 * n * K + 16, np.float32),
-        np.empty(16 * K * K + 16, np.float32),
+        in_lines(16 * n * K, np.float32),
+        in_lines(16 * n * K, np.float32),
+        in_lines(16 * n * K + 16, np.float32),
+        in_lines(16 * K * K + 16, np.float32),
     )
 
 
