@@ -49,6 +49,13 @@ def test_gradients_that_not_even_double_precision_knows_are_none():
     assert answers(sinksort.soft_sort, x, "triton", squash=None)[1].isnan().all()
 
 
+def test_gradients_of_values_far_from_a_few_targets():
+    """Where targets stand was counted from the smallest value, in single precision: they were hardly apart."""
+    pytest.importorskip("triton")
+    x = (8 * row(22)).round() * 1000 - 6000
+    right(sinksort.soft_rank, x, 22, squash=None, eps=0.1, targets=torch.tensor([0.1, 0.3, 0.4]))
+
+
 @pytest.mark.parametrize("operator", [sinksort.soft_rank, sinksort.soft_sort])
 def test_targets_may_leave_wide_gaps(operator):
     pytest.importorskip("triton")
