@@ -126,3 +126,15 @@ class ShortKernels(Kernels, Protocol):
 
     def logs_backward(self, ask: Ask, state: Tensor, C: Tensor) -> Tensor:
         """The cotangent of x from C (R, n, K) float32."""
+
+
+class LateKernels(Protocol):
+    """Of rows that others left over: slower, and good for more. They keep no state, and are able or not."""
+
+    def able(self, ask: Ask, /) -> bool: ...
+
+    def pull(self, ask: Ask, phi: Tensor) -> tuple[Tensor, Tensor]:
+        """``Answer.out`` and ``Answer.error``."""
+
+    def pull_backward(self, ask: Ask, phi: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        """The cotangent of x, and the error of each row."""

@@ -17,7 +17,7 @@ from torch.autograd import forward_ad
 from ..costs import Cost
 from ..solvers import Newton, Solver
 from ..squash import INCREASING_MAPS, Squash
-from .asks import Ask, Kernels, ShortKernels
+from .asks import Ask, Kernels, LateKernels, ShortKernels
 
 BACKENDS = ("auto", "torch", "triton", "numba")
 
@@ -75,6 +75,14 @@ def kernels_named(name: str, ask: Ask) -> Kernels:
 def short_kernels(name: str) -> ShortKernels:
     """Those that know ``logs``."""
     return cast("ShortKernels", _module(_FILES[name][0]))
+
+
+def late_kernels(name: str, ask: Ask) -> LateKernels | None:
+    """Those for rows that the kernels left over."""
+    if name != "numba":
+        return None
+    kernels = cast("LateKernels", _module("numba_late"))
+    return kernels if kernels.able(ask) else None
 
 
 def _one_by_one(name: str, ask: Ask) -> bool:

@@ -68,31 +68,31 @@ def state_layout(ask: Ask) -> tuple[int, torch.dtype]:
 def pull(ask: Ask, phi: Tensor) -> Answer:
     x, call = ask.x, _prepared(_pull_call, ask, phi)
     out, state, error = _answers(x.shape, call)
-    run(call.kernel, call.tasks, call.work, _flat(x), *call.args, out.reshape(-1), state.reshape(-1), error)
-    return Answer(_like(out, x), torch.from_numpy(state), torch.from_numpy(error))
+    run(call.kernel, call.tasks, call.work, flat(x), *call.args, out.reshape(-1), state.reshape(-1), error)
+    return Answer(like(out, x), torch.from_numpy(state), torch.from_numpy(error))
 
 
 def push(ask: Ask) -> Answer:
     x, call = ask.x, _prepared(_push_call, ask, ask.y)
     out, state, error = _answers((x.shape[0], ask.y.shape[-1]), call)
-    run(call.kernel, call.tasks, call.work, _flat(x), *call.args, out.reshape(-1), state.reshape(-1), error)
+    run(call.kernel, call.tasks, call.work, flat(x), *call.args, out.reshape(-1), state.reshape(-1), error)
     return Answer(torch.from_numpy(out), torch.from_numpy(state), torch.from_numpy(error))
 
 
 def pull_backward(ask: Ask, phi: Tensor, state: Tensor, w: Tensor) -> Tensor:
     call = _prepared(_pull_backward_call, ask, phi)
-    return _backward(ask, call, call.args, state, _flat(w))
+    return _backward(ask, call, call.args, state, flat(w))
 
 
 def push_backward(ask: Ask, state: Tensor, c: Tensor) -> Tensor:
     call = _prepared(_push_backward_call, ask, c)
-    return _backward(ask, call, (*call.args[:_LEVELS], _flat(c), *call.args[_LEVELS + 1 :]), state, _NOTHING)
+    return _backward(ask, call, (*call.args[:_LEVELS], flat(c), *call.args[_LEVELS + 1 :]), state, _NOTHING)
 
 
 def _backward(ask: Ask, call: _Call, args: tuple[Any, ...], state: Tensor, w: F32) -> Tensor:
     grad = np.empty(ask.x.shape, np.float32)
-    run(call.kernel, call.tasks, call.work, _flat(ask.x), *args, w, grad.reshape(-1), _flat(state))
-    return _like(grad, ask.x)
+    run(call.kernel, call.tasks, call.work, flat(ask.x), *args, w, grad.reshape(-1), flat(state))
+    return like(grad, ask.x)
 
 
 def logs_layout(ask: Ask) -> tuple[int, torch.dtype]:
@@ -103,17 +103,17 @@ def logs(ask: Ask) -> Answer:
     (R, n), K = ask.x.shape, ask.y.shape[-1]
     out, state = np.empty((R, n, K), np.float32), np.empty((R, logs_layout(ask)[0]), np.float32)
     error = np.empty(R, np.float32)
-    given = _inputs(ask, weighted=True)
-    run(logs_rows, R, _PRICE_OF_LOGS * R * n * K, _flat(ask.x), *given, out.reshape(-1), state.reshape(-1), error)
+    given = inputs(ask, weighted=True)
+    run(logs_rows, R, _PRICE_OF_LOGS * R * n * K, flat(ask.x), *given, out.reshape(-1), state.reshape(-1), error)
     return Answer(torch.from_numpy(out), torch.from_numpy(state), torch.from_numpy(error))
 
 
 def logs_backward(ask: Ask, state: Tensor, C: Tensor) -> Tensor:
     (R, n), K = ask.x.shape, ask.y.shape[-1]
-    grad, given = np.empty((R, n), np.float32), _inputs(ask, weighted=True)
-    work, answers = _PRICE_OF_LOGS * R * n * K, (grad.reshape(-1), _flat(state))
-    run(logs_rows_backward, R, work, _flat(ask.x), *given, _flat(C), *answers)
-    return _like(grad, ask.x)
+    grad, given = np.empty((R, n), np.float32), inputs(ask, weighted=True)
+    work, answers = _PRICE_OF_LOGS * R * n * K, (grad.reshape(-1), flat(state))
+    run(logs_rows_backward, R, work, flat(ask.x), *given, flat(C), *answers)
+    return like(grad, ask.x)
 
 
 # ---- which kernels, and what they are given
@@ -159,9 +159,9 @@ def _push_backward_call(ask: Ask, c: Tensor) -> _Call:
 
 
 def _pull_kernel(ask: Ask, phi: Tensor) -> _Call:
-    a, y, b, eps, n, K, squash, (of_y, _, _, of_eps, of_a) = _inputs(ask)
-    last, levels, m = _NOTHING if ask.last is None else _flat(ask.last), _flat(phi), _whole(ask.m)
-    steps = (of_y, _step(phi), 0 if ask.last is None else _step(ask.last), of_eps, of_a)
+    a, y, b, eps, n, K, squash, (of_y, _, _, of_eps, of_a) = inputs(ask)
+    last, levels, m = _NOTHING if ask.last is None else flat(ask.last), flat(phi), _whole(ask.m)
+    steps = (of_y, step(phi), 0 if ask.last is None else step(ask.last), of_eps, of_a)
     R = ask.x.shape[0]
     work, groups = _PRICE * R * n * K, (R + 15) // 16
     if _alone(ask):
@@ -176,7 +176,7 @@ def _pull_kernel(ask: Ask, phi: Tensor) -> _Call:
 
 
 def _push_kernel(ask: Ask) -> _Call:
-    a, y, b, eps, n, K, squash, steps = _inputs(ask)
+    a, y, b, eps, n, K, squash, steps = inputs(ask)
     R = ask.x.shape[0]
     work = _PRICE * R * n * K
     if _alone(ask):
@@ -192,8 +192,8 @@ def _push_kernel(ask: Ask) -> _Call:
 
 def _backward_kernel(ask: Ask, phi: Tensor, push: bool) -> _Call:
     """``phi``: for push the cotangent of the answer."""
-    a, y, b, eps, n, K, squash, (of_y, _, _, of_eps, of_a) = _inputs(ask)
-    levels, m, how = _flat(phi), _whole(ask.m), (squash, push, (of_y, _step(phi), 0, of_eps, of_a))
+    a, y, b, eps, n, K, squash, (of_y, _, _, of_eps, of_a) = inputs(ask)
+    levels, m, how = flat(phi), _whole(ask.m), (squash, push, (of_y, step(phi), 0, of_eps, of_a))
     R = ask.x.shape[0]
     work, groups = _PRICE * R * n * K, (R + 15) // 16
     if _alone(ask):
@@ -267,7 +267,7 @@ def _answers(shape: tuple[int, ...], call: _Call) -> tuple[F32, F32, F32]:
     return np.empty(shape, np.float32), state, np.empty(R, np.float32)
 
 
-def _flat(t: Tensor) -> F32:
+def flat(t: Tensor) -> F32:
     if t.dtype != torch.float32 or t.requires_grad:
         t = t.detach().to(torch.float32)
     if not t.is_contiguous():
@@ -276,12 +276,12 @@ def _flat(t: Tensor) -> F32:
     return array
 
 
-def _like(array: F32, x: Tensor) -> Tensor:
+def like(array: F32, x: Tensor) -> Tensor:
     t = torch.from_numpy(array)
     return t if x.dtype == torch.float32 else t.to(x.dtype)
 
 
-def _step(t: Tensor) -> int:
+def step(t: Tensor) -> int:
     """From row to row; 0 when one row serves all."""
     shape = t.shape
     return shape[1] * (shape[2] if len(shape) > 2 else 1) if shape[0] > 1 else 0
@@ -307,7 +307,7 @@ def _columns(ask: Ask) -> int:
     return TWO_SIZE if _alone(ask) else _state_size(n, K, ask.m, not (_soft(n, ask.eps) or _in_double(ask)))
 
 
-def _inputs(ask: Ask, weighted: bool = False) -> _Given:
+def inputs(ask: Ask, weighted: bool = False) -> _Given:
     """What all kernels are given after x: a, y, b, eps, n, K, squash and the steps from row to row.
 
     ``weighted``: a is wanted for two targets as well, whose own kernels have it from ``_weights``.
@@ -317,10 +317,10 @@ def _inputs(ask: Ask, weighted: bool = False) -> _Given:
     K = y.shape[-1]
     if y.shape[0] != b.shape[0]:
         y, b = y.expand(R, K), b.expand(R, K)
-    eps = _flat(ask.eps) if isinstance(ask.eps, Tensor) else _eps(ask.eps)
+    eps = flat(ask.eps) if isinstance(ask.eps, Tensor) else _eps(ask.eps)
     steps = (K if y.shape[0] > 1 else 0, 0, 0, 1 if len(eps) > 1 else 0, 0 if ask.a is None else n)
-    a = _NOTHING if ask.a is None or (_alone(ask) and not weighted) else _flat(ask.a)
-    return a, _flat(y), _flat(b), eps, n, K, SQUASH_CODES[ask.squash], steps
+    a = _NOTHING if ask.a is None or (_alone(ask) and not weighted) else flat(ask.a)
+    return a, flat(y), flat(b), eps, n, K, SQUASH_CODES[ask.squash], steps
 
 
 def _exact(ask: Ask) -> tuple[F64, float]:

@@ -1,4 +1,4 @@
-"""Passes over all pairs of values and targets of a sort that count: sixteen values at a time, in double precision.
+"""Passes over all pairs of values and targets that count: sixteen values at a time, in double precision.
 
 Values are sorted, x increasing, with potentials F; a pair has the density q_ij = exp(F_i + H_j - (y_j - x_i)^2 / eps),
 and a_i q_ij are the shares of the values in target j, if H_j makes them so. F_i - x_i^2 / eps is concave in x_i (minus
@@ -77,6 +77,44 @@ def tensions(F: F64, x: F64, values: F64, N: int, y: F64, c: F64, carried: F64, 
             store64(direct, i, load64(direct, i) + e * cj)
             store64(tau, i, load64(tau, i) + t)
             store64(along, i, load64(along, i) + t * d)
+
+
+@exact
+def means(F: F64, x: F64, N: int, y: F64, b: F64, levels: F64, K: int, eps: float, lo: I32, hi: I32, H: F64, out: F64,
+          sent: F64) -> None:  # fmt: skip
+    """Sums over j of b_j q_ij levels_j (``out``) and of b_j q_ij (``sent``)."""
+    rate = 1.0 / eps
+    out[:N], sent[:N] = 0.0, 0.0
+    for j in range(K):
+        yj, h, bj, level = y[j], H[j], b[j], levels[j]
+        for i in range(lo[j], hi[j], 16):
+            d = load64(x, i) - yj
+            e = exp_soon(load64(F, i) + h - d * d * rate) * bj
+            store64(sent, i, load64(sent, i) + e)
+            store64(out, i, load64(out, i) + e * level)
+
+
+@exact
+def pulls(F: F64, x: F64, w: F64, mean: F64, N: int, y: F64, b: F64, levels: F64, K: int, eps: float, lo: I32, hi: I32,
+          H: F64, tau: F64, along: F64, cov: F64, q: F64) -> None:  # fmt: skip
+    """With s_j = sum_i w_i q_ij (levels_j - mean_i) sums over j of b_j q_ij s_j (``tau``), the same times y_j - x_i
+    (``along``), and of b_j q_ij (levels_j - mean_i) (y_j - x_i) (``cov``).
+    """
+    rate = 1.0 / eps
+    tau[:N], along[:N], cov[:N] = 0.0, 0.0, 0.0
+    for j in range(K):
+        yj, h, bj, level, sums = y[j], H[j], b[j], levels[j], splat64(0.0)
+        for i in range(lo[j], hi[j], 16):
+            d = load64(x, i) - yj
+            e = exp_soon(load64(F, i) + h - d * d * rate)
+            store64(q, i, e)
+            sums = sums + e * load64(w, i) * (splat64(level) - load64(mean, i))
+        pull = total64(sums)
+        for i in range(lo[j], hi[j], 16):
+            p, d = load64(q, i) * bj, splat64(yj) - load64(x, i)
+            store64(tau, i, load64(tau, i) + p * pull)
+            store64(along, i, load64(along, i) + p * pull * d)
+            store64(cov, i, load64(cov, i) + p * d * (splat64(level) - load64(mean, i)))
 
 
 @exact

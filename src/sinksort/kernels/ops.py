@@ -22,8 +22,8 @@ from ..cotangents import one_at_a_time
 from ..refine import accepted_error
 from ..solvers._common import host_may_look
 from . import reference
-from .asks import Answer, Ask, of_rows, some_rows
-from .choice import kernels_named, short_kernels
+from .asks import Answer, Ask, LateKernels, of_rows, some_rows
+from .choice import kernels_named, late_kernels, short_kernels
 
 _ACCEPTED = accepted_error(torch.float32)
 
@@ -52,11 +52,13 @@ class Way(NamedTuple):
     forward: Callable[..., Answer]
     backward: Callable[..., Tensor]
     final: bool
+    late: LateKernels | None  #: that are asked what these leave over, before the reference is
 
 
 def way_of(read: str, ask: Ask, name: str) -> Way:
     kernels = short_kernels(name) if read == "logs" else kernels_named(name, ask)
-    return Way(read, getattr(kernels, read), getattr(kernels, f"{read}_backward"), kernels.final(ask))
+    late = late_kernels(name, ask) if read == "pull" else None
+    return Way(read, getattr(kernels, read), getattr(kernels, f"{read}_backward"), kernels.final(ask), late)
 
 
 def _with(phi: Tensor | None) -> tuple[Tensor, ...]:
@@ -76,14 +78,35 @@ def _run(way: Way, ask: Ask, phi: Tensor | None) -> tuple[Answer, Tensor | None]
     if late is not None:
         few, few_phi = _chosen(ask, phi, late)
         with torch.no_grad():
-            answer.out[late] = _REFERENCE[way.read](few, *_with(few_phi)).to(answer.out.dtype)
+            answer.out[late] = _left_over(way, few, few_phi).to(answer.out.dtype)
     return answer, late
+
+
+def _left_over(way: Way, ask: Ask, phi: Tensor | None) -> Tensor:
+    if way.late is None or phi is None:
+        return _REFERENCE[way.read](ask, *_with(phi))
+    out, error = way.late.pull(ask, phi)
+    late = _late(error)
+    if late is not None:
+        few, few_phi = _chosen(ask, phi, late)
+        out[late] = _REFERENCE[way.read](few, *_with(few_phi)).to(out.dtype)
+    return out
 
 
 def _run_backward(
     way: Way, ask: Ask, phi: Tensor | None, state: Tensor, late: Tensor | None, cotangent: Tensor
 ) -> Tensor:
     grad = way.backward(ask, state, cotangent) if phi is None else way.backward(ask, phi, state, cotangent)
+    if late is not None:
+        grad[late] = _gradient_left_over(way, *_chosen(ask, phi, late), cotangent[late])
+    return grad
+
+
+def _gradient_left_over(way: Way, ask: Ask, phi: Tensor | None, cotangent: Tensor) -> Tensor:
+    if way.late is None or phi is None:
+        return _reference_gradient(way.read, ask, phi, cotangent, create_graph=False)
+    grad, error = way.late.pull_backward(ask, phi, cotangent)
+    late = _late(error)
     if late is not None:
         few, few_phi = _chosen(ask, phi, late)
         grad[late] = _reference_gradient(way.read, few, few_phi, cotangent[late], create_graph=False)

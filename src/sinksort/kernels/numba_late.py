@@ -1,0 +1,44 @@
+"""Ranks that other kernels for the CPU left over, asked once more: see ``numba_sort_pull``."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .asks import Ask
+from .numba_maths import F32
+from .numba_rows import flat, inputs, like, step
+from .numba_sort_pull import pull_sorted
+from .numba_tasks import run
+
+_MOST_VALUES, _MOST_TARGETS = 1 << 15, 1 << 11
+_PRICE = 100.0  #: nanoseconds that a row takes, over n and the square root of the number of targets
+_NOTHING: F32 = np.zeros(0, np.float32)
+
+
+def able(ask: Ask) -> bool:
+    targets = ask.y.shape[-1] if ask.m is None else ask.m
+    return targets >= 2 and ask.x.shape[-1] <= _MOST_VALUES and targets <= _MOST_TARGETS
+
+
+def pull(ask: Ask, phi: Tensor) -> tuple[Tensor, Tensor]:
+    """As ``asks.Kernels`` has it: answers and errors."""
+    return _answered(ask, phi, None)
+
+
+def pull_backward(ask: Ask, phi: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    """The cotangent of x, and errors."""
+    return _answered(ask, phi, w)
+
+
+def _answered(ask: Ask, phi: Tensor, w: Tensor | None) -> tuple[Tensor, Tensor]:
+    a, y, b, eps, n, K, squash, (of_y, _, _, of_eps, of_a) = inputs(ask, weighted=True)
+    R, m = len(ask.x), 0 if ask.m is None else ask.m
+    out, errors = np.empty((R, n), np.float32), np.empty(R, np.float32)
+    steps = (of_y, step(phi), 0, of_eps, of_a)
+    run(
+        pull_sorted, R, _PRICE * R * n * max(K, m) ** 0.5, flat(ask.x), a, y, b, flat(phi), eps, n, K, m, squash, steps,
+        _NOTHING if w is None else flat(w), w is not None, out.reshape(-1), errors,
+    )  # fmt: skip
+    return like(out, ask.x), torch.from_numpy(errors)

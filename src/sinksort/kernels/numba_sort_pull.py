@@ -1,0 +1,168 @@
+"""Ranks of rows that other kernels leave over, by the solver of sorts: every value, every target, in double precision.
+
+A rule of a few nodes, or a grid, is made for rows that are smooth. Ties, gaps and long tails are not, and they are
+common: activations that are zero for half of the units, counts, probabilities. The panels of ``numba_sort_solve`` are
+as short or long as the row wants them, wherever it wants them.
+
+**Gradients.** p_ij = b_j q_ij in ``asks``, and the columns are exact, so that L lambda = t says
+
+    lambda_j = s_j + E_j mu,     s_j = t_j / b_j = sum_i w_i q_ij (phi_j - out_i),     mu_i = sum_j b_j q_ij lambda_j,
+
+with E_j the mean over the shares a_i q_ij of target j. Put into mu this is the equation that sorts have,
+
+    mu_i - sum_j b_j q_ij E_j mu  =  sum_j b_j q_ij s_j,
+
+and Cov_i(lambda, y) = sum_j b_j q_ij (y_j - x_i) (s_j - (mu_i - E_j mu)), where any number may stand for the mean of y.
+
+Rows are rare here: nothing is kept of them, and the way back solves them again.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .numba_compile import exact
+from .numba_maths import F32, F64, I32, copied, places, places_backward, row_into
+from .numba_rows_sources import padded, range_of, sort_places
+from .numba_sort_passes import means, node_potentials, pulls
+from .numba_sort_solve import (
+    ALONG,
+    AVERAGED,
+    CHANGE,
+    COUNT,
+    FEW_B,
+    FEW_C,
+    FEW_Y,
+    LAM,
+    LARGEST_EXPONENT,
+    A,
+    B,
+    C,
+    F,
+    H,
+    Q,
+    Work,
+    X,
+    Y,
+    corrected,
+    few_into,
+    lambda_into,
+    matrix_into,
+    roughly,
+    targets_into,
+    values_into,
+    workspace,
+)
+
+_Steps = tuple[int, int, int, int, int]
+
+_LOST = 1e-5  #: of what lambda is made from, may be missing
+_ROUNDING = 1e-13  #: of all pulls times the range of the levels: where nearly all of them cancels
+
+
+@exact
+def _levels_into(k: Work, y: F32, b: F32, phi: F32, K: int, m: int) -> None:
+    """Targets and their levels: those given, or the m equal ones that K nodes stand for, with levels affine in y."""
+    if m == 0:
+        targets_into(k, y, b, K)
+        for j in range(K):
+            k.k64[C, j] = phi[j]
+        return
+    low, first = np.float64(y[0]), np.float64(phi[0])
+    slope = (np.float64(phi[K - 1]) - first) / (np.float64(y[K - 1]) - low)
+    for j in range(m):
+        at = j / (m - 1)
+        k.k64[Y, j], k.k64[B, j], k.k64[C, j] = at, 1.0 / m, first + slope * (at - low)
+
+
+@exact
+def _solved(k: Work, xs: F32, aw: F32, at: F64, n: int, K: int, eps: float, mean: float, scale: float, order: I32,
+            lo: I32, hi: I32, h: F64, G: F64, P: F64, W: F64) -> tuple[float, int, F64, F64, F64]:  # fmt: skip
+    """F of the values in order, H of the targets; returns the error, and how many targets stand for all, or 0."""
+    finite = True
+    for i in range(n):
+        finite = finite and abs(xs[i]) < np.inf
+    if not finite:
+        return np.inf, 0, G, P, W  # for the reference
+    low, high = range_of(at, n)
+    for i in range(n):
+        k.n64[LAM, i] = at[i]
+    sort_places(k.n64[LAM], n, low, high, order, k.n_int[COUNT], k.n64[X])
+    values_into(k, xs, aw, at, n, mean, scale, order)
+    farthest = max(abs(k.n64[X, 0] - k.k64[Y, K - 1]), abs(k.n64[X, n - 1] - k.k64[Y, 0]))
+    if not farthest * farthest < LARGEST_EXPONENT * eps:
+        return np.inf, 0, G, P, W
+    M, reach, G, P, W = roughly(k, n, K, eps, CHANGE, G, P, W)
+    if M == 0:
+        return np.inf, 0, G, P, W
+    few = few_into(k, n, K, eps)
+    if few > 0:
+        corrected(k, n, k.k64[FEW_Y], k.k64[FEW_B], few, eps, M, reach, P, W, k.k64[H], k.k64[AVERAGED], k.lo32, k.hi32,
+                  K)  # fmt: skip
+    error, passes = corrected(k, n, k.k64[Y], k.k64[B], K, eps, M, reach, P, W, h, k.k64[AVERAGED], lo, hi, K)
+    return error, few if passes == 1 else 0, G, P, W
+
+
+@exact
+def pull_sorted(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K: int, m: int,
+                squash: int, steps: _Steps, w: F32, backward: bool, out: F32, errors: F32) -> None:  # fmt: skip
+    """Rows start to stop: means of the levels, or ``backward`` the cotangents of x from those of the means, w.
+
+    m: how many targets the K nodes stand for, or 0 where y are the targets.
+    """
+    N, targets = padded(n), max(K, m)
+    k = workspace(n, targets)
+    xs, aw, at, read = np.empty(N, np.float32), np.zeros(N, np.float32), np.empty(N), np.zeros(N, np.float32)
+    order, lo, hi = np.empty(n, np.int32), np.empty(targets, np.int32), np.empty(targets, np.int32)
+    h, pull, mean_level = np.empty(targets), np.zeros(N), np.zeros(N)
+    wanted, along, cov = np.zeros(N), np.zeros(N), np.zeros(N)
+    G, P, W = np.empty(16), np.empty(16), np.empty(16)
+    _levels_into(k, y, b, phi, K, m)
+    aw[:n] = 1.0 / n
+    for row in range(start, stop):
+        answer = out[row * n : row * n + n]
+        answer[:], errors[row] = np.nan, 0.0
+        if not row_into(x, row * n, n, xs):
+            continue
+        if steps[0] > 0 or steps[1] > 0:
+            _levels_into(k, y[row * steps[0] :], b[row * steps[0] :], phi[row * steps[1] :], K, m)
+        if steps[4] > 0:
+            copied(a[row * n :], aw[:n])
+        e = np.float64(eps[row * steps[3]])
+        mean, scale, weight, spread = places(xs, aw, squash, k.k64[Y, 0], k.k64[Y, targets - 1], at)
+        error, few, G, P, W = _solved(k, xs, aw, at, n, targets, e, mean, scale, order, lo, hi, h, G, P, W)
+        errors[row] = error
+        if not error < 1.0:
+            continue
+        over, masses, levels, count = k.k64[Y], k.k64[B], k.k64[C], targets
+        H_of, first, end = h, lo, hi
+        if few > 0:
+            over, masses, levels, count = k.k64[FEW_Y], k.k64[FEW_B], k.k64[FEW_C], few
+            for q in range(few):
+                levels[q] = k.k64[C, k.kept[q]]
+            node_potentials(k.n64[F], k.n64[X], k.n64[A], n, over, few, e, k.lo32, k.hi32, k.k64[H])
+            H_of, first, end = k.k64[AVERAGED], k.lo32.copy(), k.hi32.copy()
+            H_of[:few] = k.k64[H, :few]
+        means(k.n64[F], k.n64[X], N, over, masses, levels, count, e, first, end, H_of, mean_level, wanted)
+        for i in range(n):
+            mean_level[i] /= wanted[i]
+        if not backward:
+            for i in range(n):
+                answer[order[i]] = mean_level[i]
+            continue
+        M, reach, P, W = matrix_into(k, n, targets, e, P, W)
+        for i in range(n):
+            pull[i] = w[row * n + order[i]]
+        pulls(k.n64[F], k.n64[X], pull, mean_level, N, over, masses, levels, count, e, first, end, H_of, wanted, along,
+              cov, k.n64[Q])  # fmt: skip
+        whole, floor = 0.0, 0.0
+        for i in range(n):
+            whole += k.n64[A, i] * abs(wanted[i])
+            floor += _ROUNDING * abs(pull[i] * (levels[count - 1] - levels[0]))
+        lost = lambda_into(k, n, over, masses, count, e, first, end, H_of, M, reach, P, W, wanted, whole, floor)
+        if not lost <= max(_LOST * whole, floor):
+            errors[row] = np.inf
+        for i in range(n):
+            read[order[i]] = (2.0 / e) * (pull[i] * cov[i] - k.n64[A, i] * (along[i] - k.n64[ALONG, i]))
+        places_backward(xs, aw, at, squash, mean, scale, weight, spread, 1.0, read)
+        copied(read, answer)
