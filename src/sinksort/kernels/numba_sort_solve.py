@@ -112,7 +112,7 @@ def sorted_into(k: Work, aw: F32, at: F64, n: int, order: I32) -> int:
     sort_places(places_kept, kept, low, high, order, k.n_int[COUNT], k.n64[X])
     for i in range(kept):
         order[i] = which[order[i]]
-    return kept
+    return int(kept)
 
 
 @exact
