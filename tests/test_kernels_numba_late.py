@@ -135,11 +135,38 @@ def test_who_answers_rows_that_are_left_over(monkeypatch: pytest.MonkeyPatch) ->
     assert ((grad - true_grad).abs().amax(-1) <= 1e-3 * true_grad.abs().amax(-1)).all()
 
 
-def test_half_precision_and_compiled_programs() -> None:
+@pytest.mark.parametrize(("n", "m", "eps"), [(150, None, 1e-3), (300, None, 1e-4), (200, 140, 1e-4), (40, 400, 1e-5)])
+@pytest.mark.parametrize("descending", [False, True])
+def test_targets_too_many_for_a_matrix_and_too_sharp_for_a_rule(
+    n: int, m: int | None, eps: float, descending: bool
+) -> None:
+    x = torch.cat([rows_of("normal", 1, n), rows_of("half zero", 1, n)])
+    w = torch.randn(2, n, generator=torch.Generator().manual_seed(4))
+    values, wide = x.clone().requires_grad_(), x.double().requires_grad_()
+    options = {"eps": eps, "num_targets": m, "descending": descending}
+    out = sinksort.soft_rank(values, **options, backend="numba")
+    true = sinksort.soft_rank(wide, **options, solver=REFERENCE)
+    (grad,), (true_grad,) = torch.autograd.grad(out, values, w), torch.autograd.grad(true, wide, w.double())
+    assert ((out - true).abs() <= 1e-5 * n).all()
+    assert ((grad - true_grad).abs().amax(-1) <= 1e-3 * true_grad.abs().amax(-1)).all()
+
+
+@pytest.mark.parametrize("eps", [1e-3, 1e-4], ids=["a rule", "too sharp for a rule"])
+def test_half_precision_and_transformed_programs(eps: float) -> None:
     x = rows_of("half zero", 2, 300)
-    want = sinksort.soft_rank(x.to(torch.bfloat16).double(), eps=1e-3, solver=REFERENCE)
-    got = sinksort.soft_rank(x.to(torch.bfloat16), eps=1e-3, backend="numba")
+    want = sinksort.soft_rank(x.to(torch.bfloat16).double(), eps=eps, solver=REFERENCE)
+    got = sinksort.soft_rank(x.to(torch.bfloat16), eps=eps, backend="numba")
     assert got.dtype == torch.bfloat16
     torch.testing.assert_close(got.double(), want, rtol=2**-8, atol=0.0)
-    mapped = torch.vmap(lambda row: sinksort.soft_rank(row, eps=1e-3, backend="numba"))(x)
-    torch.testing.assert_close(mapped, sinksort.soft_rank(x, eps=1e-3, backend="numba"))
+
+    def loss(row: Tensor) -> Tensor:
+        return sinksort.soft_rank(row, eps=eps, backend="numba").sin().sum()
+
+    values = x.clone().requires_grad_()
+    (grad,) = torch.autograd.grad(sum(loss(row) for row in values), values)
+    mapped = torch.vmap(torch.func.grad(lambda row: sinksort.soft_rank(row, eps=eps).sin().sum()))(x)
+    torch.testing.assert_close(mapped, grad, rtol=1e-3, atol=1e-4 * grad.abs().max().item())
+    compiled = torch.compile(loss, backend="aot_eager", fullgraph=True)
+    again = x[0].clone().requires_grad_()
+    (grad_again,) = torch.autograd.grad(compiled(again), again)
+    torch.testing.assert_close(grad_again, grad[0])

@@ -50,7 +50,7 @@ def unable(ask: Ask) -> str | None:
         return f"its kernels for the CPU were given a tensor on {ask.x.device}"
     if n > _MOST_VALUES:
         return f"its kernels for short rows take at most {_MOST_VALUES} values, and a row has {n}"
-    most = _MOST_TARGETS if ask.m is None else _MOST_NODES
+    most = _MOST_TARGETS if ask.m is None or _left_over(ask) else _MOST_NODES
     if most < K:
         return f"its kernels take at most {most} targets, and there are {K}"
     return None
@@ -66,6 +66,9 @@ def state_layout(ask: Ask) -> tuple[int, torch.dtype]:
 
 
 def pull(ask: Ask, phi: Tensor) -> Answer:
+    if _left_over(ask):
+        x = ask.x
+        return Answer(torch.empty_like(x), torch.empty(len(x), 0), torch.full((len(x),), torch.inf))
     x, call = ask.x, _prepared(_pull_call, ask, phi)
     out, state, error = _answers(x.shape, call)
     run(call.kernel, call.tasks, call.work, flat(x), *call.args, out.reshape(-1), state.reshape(-1), error)
@@ -80,6 +83,8 @@ def push(ask: Ask) -> Answer:
 
 
 def pull_backward(ask: Ask, phi: Tensor, state: Tensor, w: Tensor) -> Tensor:
+    if _left_over(ask):
+        return torch.empty_like(ask.x)
     call = _prepared(_pull_backward_call, ask, phi)
     return _backward(ask, call, call.args, state, flat(w))
 
@@ -207,6 +212,12 @@ def _backward_kernel(ask: Ask, phi: Tensor, push: bool) -> _Call:
     if _of_few(K, ask.m):
         return _Call(few_backward, R, work, (a, y, _exact(ask)[0], levels, eps, n, K, *how))
     return _Call(ruled_backward, R, work, (a, y, b, levels, eps, n, K, m, *how))
+
+
+def _left_over(ask: Ask) -> bool:
+    """Whether there are many targets and no rule for them, as eps is small: all rows are for ``numba_late``."""
+    K = ask.y.shape[-1]
+    return ask.m == K and K > SAVED
 
 
 def _alone(ask: Ask) -> bool:
