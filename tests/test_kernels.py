@@ -109,7 +109,7 @@ def test_auto_takes_kernels_and_says_so():
         ({"eps": torch.tensor(0.1)}, "want eps as a number, and it is a tensor"),
         ({"solver": EXACT}, "have their own solver, and solver=Newton"),
         ({"weights": torch.ones(6, requires_grad=True)}, "differentiate in x only, and another argument requires"),
-        ({"num_targets": 200, "eps": 1e-4}, "at most 128 targets one by one, and there are 200"),
+        ({"num_targets": 3000, "eps": 1e-6}, "at most 128 targets one by one, and there are 3000"),
     ],
 )
 def test_what_kernels_cannot_do_is_an_error_by_name_and_the_reference_for_auto(options, reason):
