@@ -17,6 +17,7 @@ from .numba_rows import flat, inputs, like, step
 from .numba_sort_pull import pull_sorted
 from .numba_tasks import run
 
+_LEAST_VALUES, _LEAST_TARGETS = 16, 32  #: the reference takes few of them in no time, and knows masks better
 _MOST_PAIRS = 1 << 24  #: beyond which the reference is as fast
 _PRICE = 100.0  #: nanoseconds that a row takes, over n and the square root of the number of targets
 _NOTHING: F32 = np.zeros(0, np.float32)
@@ -24,7 +25,8 @@ _NOTHING: F32 = np.zeros(0, np.float32)
 
 def able(ask: Ask) -> bool:
     targets = ask.y.shape[-1] if ask.m is None else ask.m
-    return targets >= 2 and ask.x.shape[-1] * targets <= _MOST_PAIRS
+    n = ask.x.shape[-1]
+    return n >= _LEAST_VALUES and targets >= _LEAST_TARGETS and n * targets <= _MOST_PAIRS
 
 
 def pull(ask: Ask, phi: Tensor) -> tuple[Tensor, Tensor]:

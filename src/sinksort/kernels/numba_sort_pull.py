@@ -30,6 +30,7 @@ from .numba_sort_solve import (
     AVERAGED,
     CHANGE,
     COUNT,
+    ENOUGH,
     FEW_B,
     FEW_C,
     FEW_Y,
@@ -56,6 +57,8 @@ from .numba_sort_solve import (
 
 _Steps = tuple[int, int, int, int, int]
 
+#: Exponents up to which gradients are known: beyond, a plan is nearly hard, and what little is elsewhere is not.
+_LARGEST_BACKWARD = 1e5
 _LOST = 1e-5  #: of what lambda is made from, may be missing
 _ROUNDING = 1e-13  #: of all pulls times the range of the levels: where nearly all of them cancels
 
@@ -77,7 +80,8 @@ def _levels_into(k: Work, y: F32, b: F32, phi: F32, K: int, m: int) -> None:
 
 @exact
 def _solved(k: Work, xs: F32, aw: F32, at: F64, n: int, K: int, eps: float, mean: float, scale: float, order: I32,
-            lo: I32, hi: I32, h: F64, G: F64, P: F64, W: F64) -> tuple[float, int, F64, F64, F64]:  # fmt: skip
+            lo: I32, hi: I32, h: F64, largest: float, G: F64, P: F64,
+            W: F64) -> tuple[float, int, F64, F64, F64]:  # fmt: skip
     """F of the values in order, H of the targets; returns the error, and how many targets stand for all, or 0."""
     finite = True
     for i in range(n):
@@ -90,7 +94,7 @@ def _solved(k: Work, xs: F32, aw: F32, at: F64, n: int, K: int, eps: float, mean
     sort_places(k.n64[LAM], n, low, high, order, k.n_int[COUNT], k.n64[X])
     values_into(k, xs, aw, at, n, mean, scale, order)
     farthest = max(abs(k.n64[X, 0] - k.k64[Y, K - 1]), abs(k.n64[X, n - 1] - k.k64[Y, 0]))
-    if not farthest * farthest < LARGEST_EXPONENT * eps:
+    if not farthest * farthest < largest * eps:
         return np.inf, 0, G, P, W
     M, reach, G, P, W = roughly(k, n, K, eps, CHANGE, G, P, W)
     if M == 0:
@@ -117,6 +121,7 @@ def pull_sorted(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F32,
     h, pull, mean_level = np.empty(targets), np.zeros(N), np.zeros(N)
     wanted, along, cov = np.zeros(N), np.zeros(N), np.zeros(N)
     G, P, W = np.empty(16), np.empty(16), np.empty(16)
+    largest = _LARGEST_BACKWARD if backward else LARGEST_EXPONENT
     _levels_into(k, y, b, phi, K, m)
     aw[:n] = 1.0 / n
     for row in range(start, stop):
@@ -130,8 +135,8 @@ def pull_sorted(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F32,
             copied(a[row * n :], aw[:n])
         e = np.float64(eps[row * steps[3]])
         mean, scale, weight, spread = places(xs, aw, squash, k.k64[Y, 0], k.k64[Y, targets - 1], at)
-        error, few, G, P, W = _solved(k, xs, aw, at, n, targets, e, mean, scale, order, lo, hi, h, G, P, W)
-        errors[row] = error
+        error, few, G, P, W = _solved(k, xs, aw, at, n, targets, e, mean, scale, order, lo, hi, h, largest, G, P, W)
+        errors[row] = error if error <= ENOUGH or not backward else np.inf
         if not error < 1.0:
             continue
         over, masses, levels, count = k.k64[Y], k.k64[B], k.k64[C], targets

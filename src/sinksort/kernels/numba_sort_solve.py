@@ -49,7 +49,7 @@ LARGEST_EXPONENT = 1e9  #: beyond this not even double precision resolves what s
 CHANGE = 2.0  #: within a panel: see ``numba_sort_panels``
 _FEW_CHANGE, _WORTH = 0.7, 2  #: the same where a few targets stand for all; how many times fewer they are to be
 _ROUGH = 1e-5  #: what may be missing at the nodes
-_ENOUGH = 5e-7  #: what a value may send too much or too little, of what it weighs, and groups of the weight of a target
+ENOUGH = 5e-7  #: what a value may send too much or too little, of what it weighs, and groups of the weight of a target
 _MOST_PASSES = 8
 _REFINED = 1e-7  #: of tau, may be left when lambda is done
 _FAR = -1e9  #: potential of values that are none
@@ -210,7 +210,7 @@ def corrected(k: Work, n: int, y: F64, b: F64, K: int, eps: float, M: int, reach
             tau[i] = 1.0 - tau[i]
             lacking += k.n64[A, i] * tau[i]
             worst = max(worst, abs(tau[i]), abs(lacking) * targets)
-        if worst <= _ENOUGH or not worst < 2.0 * before:
+        if worst <= ENOUGH or not worst < 2.0 * before:
             break
         before = worst
         solved_for(k, n, M, P, reach, W)
