@@ -65,7 +65,14 @@ def run(path: Path) -> NotebookNode:
     )
     for cell in notebook.cells:
         cell.metadata = NotebookNode()
+        if cell.cell_type == "code":
+            cell.outputs = [output for output in cell.outputs if not _of_the_first_call(output)]
     return notebook
+
+
+def _of_the_first_call(output: NotebookNode) -> bool:
+    """Whether this is what who calls a kernel for the first time on a machine is told."""
+    return output.get("name") == "stderr" and output.text.startswith("Kernels for the CPU are being compiled")
 
 
 if __name__ == "__main__":
