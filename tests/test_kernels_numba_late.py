@@ -13,6 +13,7 @@ from sinksort.kernels.asks import Ask
 from .test_kernels_numba import ACCEPTED, REFERENCE, inputs
 
 numba_late = pytest.importorskip("sinksort.kernels.numba_late")
+numba_rows = pytest.importorskip("sinksort.kernels.numba_rows")
 
 
 def rows_of(kind: str, R: int, n: int) -> Tensor:
@@ -166,6 +167,13 @@ def test_targets_too_many_for_a_matrix_and_too_sharp_for_a_rule(
     (grad,), (true_grad,) = torch.autograd.grad(out, values, w), torch.autograd.grad(true, wide, w.double())
     assert ((out - true).abs() <= 1e-5 * n).all()
     assert ((grad - true_grad).abs().amax(-1) <= 1e-3 * true_grad.abs().amax(-1)).all()
+
+
+def test_nothing_is_kept_of_rows_that_are_all_left_over() -> None:
+    ends, phi = ranks_of(rows_of("normal", 2, 150), 1e-3)
+    ask = ends._replace(y=torch.linspace(0, 1, 150)[None], b=torch.full((1, 150), 1 / 150))
+    state = numba_rows.pull(ask, phi).state
+    assert (state.shape[1], state.dtype) == numba_rows.state_layout(ask) == (0, torch.float32)
 
 
 @pytest.mark.parametrize("eps", [1e-3, 1e-4], ids=["a rule", "too sharp for a rule"])

@@ -159,9 +159,9 @@ def size_of(a: Any) -> Any:
 
 @exact
 def in_lines(size: int, dtype: Any) -> Any:
-    """Room for numbers that begins with a line of the cache, where Numba's arrays begin with one or half a line later.
+    """Room for numbers that begins with a line of the cache, which arrays need not.
 
-    A vector of sixteen float32 is a line long. Where it is in two, it takes twice as long to be loaded.
+    A vector of sixteen float32 is a line long, and in two lines unless it begins with one.
     """
     room = np.empty(size + 16, dtype)
     first = (64 - room.ctypes.data % 64) % 64 // room.itemsize

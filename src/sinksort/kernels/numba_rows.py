@@ -314,6 +314,8 @@ def _state_size(n: int, K: int, m: int | None, lanes: bool) -> int:
 
 
 def _columns(ask: Ask) -> int:
+    if _left_over(ask):
+        return 0
     n, K = ask.x.shape[-1], ask.y.shape[-1]
     return TWO_SIZE if _alone(ask) else _state_size(n, K, ask.m, not (_soft(n, ask.eps) or _in_double(ask)))
 

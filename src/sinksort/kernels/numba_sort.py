@@ -22,9 +22,7 @@ from .numba_sort_panels import moved
 from .numba_sort_passes import tensions
 from .numba_sort_solve import (
     ALONG,
-    AVERAGED,
     CARRIED,
-    CHANGE,
     FEW_B,
     FEW_C,
     FEW_CARRIED,
@@ -38,11 +36,10 @@ from .numba_sort_solve import (
     H,
     X,
     Y,
-    corrected,
     few_into,
     lambda_into,
     matrix_into,
-    roughly,
+    solved,
     sorted_into,
     targets_into,
     values_into,
@@ -97,18 +94,10 @@ def push_sorted(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, eps: F32,
             continue  # averages of infinite values are for the reference
         kept = sorted_into(k, aw, at, n, order)
         values_into(k, xs, aw, at, kept, mean, scale, order)
-        farthest = max(abs(k.n64[X, 0] - k.k64[Y, K - 1]), abs(k.n64[X, kept - 1] - k.k64[Y, 0]))
-        if not farthest * farthest < LARGEST_EXPONENT * e:
+        error, few, G, P, W = solved(k, kept, K, e, LARGEST_EXPONENT, h, averaged, lo, hi, G, P, W)
+        if error == np.inf:
             continue
-        M, reach, G, P, W = roughly(k, kept, K, e, CHANGE, G, P, W)
-        if M == 0:
-            continue
-        few = few_into(k, kept, K, e)
-        if few > 0:
-            corrected(k, kept, k.k64[FEW_Y], k.k64[FEW_B], few, e, M, reach, P, W, k.k64[H], k.k64[AVERAGED], k.lo32,
-                       k.hi32, K)  # fmt: skip
-        errors[row], passes = corrected(k, kept, k.k64[Y], k.k64[B], K, e, M, reach, P, W, h, averaged, lo, hi, K)
-        of64[5] = 1.0 if few > 0 and passes == 1 else 0.0
+        errors[row], of64[5] = error, 1.0 if few > 0 else 0.0
         for j in range(K):
             answer[j] = mean + averaged[j] / scale
         of64[4] = kept

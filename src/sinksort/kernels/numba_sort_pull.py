@@ -28,13 +28,11 @@ from .numba_sort_passes import means, node_potentials, pulls
 from .numba_sort_solve import (
     ALONG,
     AVERAGED,
-    CHANGE,
     COUNT,
     ENOUGH,
     FEW_B,
     FEW_C,
     FEW_Y,
-    LAM,
     LARGEST_EXPONENT,
     A,
     B,
@@ -45,11 +43,9 @@ from .numba_sort_solve import (
     Work,
     X,
     Y,
-    corrected,
-    few_into,
     lambda_into,
     matrix_into,
-    roughly,
+    solved,
     targets_into,
     values_into,
     workspace,
@@ -79,32 +75,15 @@ def _levels_into(k: Work, y: F32, b: F32, phi: F32, K: int, m: int) -> None:
 
 
 @exact
-def _solved(k: Work, xs: F32, aw: F32, at: F64, n: int, K: int, eps: float, mean: float, scale: float, order: I32,
-            lo: I32, hi: I32, h: F64, largest: float, G: F64, P: F64,
-            W: F64) -> tuple[float, int, F64, F64, F64]:  # fmt: skip
-    """F of the values in order, H of the targets; returns the error, and how many targets stand for all, or 0."""
-    finite = True
+def _all_in_order(k: Work, xs: F32, aw: F32, at: F64, n: int, mean: float, scale: float, order: I32) -> bool:
+    """All values, those without weight among them; False if one is infinite, which is for the reference."""
     for i in range(n):
-        finite = finite and abs(xs[i]) < np.inf
-    if not finite:
-        return np.inf, 0, G, P, W  # for the reference
+        if not abs(xs[i]) < np.inf:
+            return False
     low, high = range_of(at, n)
-    for i in range(n):
-        k.n64[LAM, i] = at[i]
-    sort_places(k.n64[LAM], n, low, high, order, k.n_int[COUNT], k.n64[X])
+    sort_places(at, n, low, high, order, k.n_int[COUNT], k.n64[X])
     values_into(k, xs, aw, at, n, mean, scale, order)
-    farthest = max(abs(k.n64[X, 0] - k.k64[Y, K - 1]), abs(k.n64[X, n - 1] - k.k64[Y, 0]))
-    if not farthest * farthest < largest * eps:
-        return np.inf, 0, G, P, W
-    M, reach, G, P, W = roughly(k, n, K, eps, CHANGE, G, P, W)
-    if M == 0:
-        return np.inf, 0, G, P, W
-    few = few_into(k, n, K, eps)
-    if few > 0:
-        corrected(k, n, k.k64[FEW_Y], k.k64[FEW_B], few, eps, M, reach, P, W, k.k64[H], k.k64[AVERAGED], k.lo32, k.hi32,
-                  K)  # fmt: skip
-    error, passes = corrected(k, n, k.k64[Y], k.k64[B], K, eps, M, reach, P, W, h, k.k64[AVERAGED], lo, hi, K)
-    return error, few if passes == 1 else 0, G, P, W
+    return True
 
 
 @exact
@@ -135,7 +114,10 @@ def pull_sorted(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F32,
             copied(a[row * n :], aw[:n])
         e = np.float64(eps[row * steps[3]])
         mean, scale, weight, spread = places(xs, aw, squash, k.k64[Y, 0], k.k64[Y, targets - 1], at)
-        error, few, G, P, W = _solved(k, xs, aw, at, n, targets, e, mean, scale, order, lo, hi, h, largest, G, P, W)
+        errors[row] = np.inf
+        if not _all_in_order(k, xs, aw, at, n, mean, scale, order):
+            continue
+        error, few, G, P, W = solved(k, n, targets, e, largest, h, k.k64[AVERAGED], lo, hi, G, P, W)
         errors[row] = error if error <= ENOUGH or not backward else np.inf
         if not error < 1.0:
             continue

@@ -46,7 +46,7 @@ from .numba_sort_small import (
 )
 
 LARGEST_EXPONENT = 1e9  #: beyond this not even double precision resolves what small differences of places mean
-CHANGE = 2.0  #: within a panel: see ``numba_sort_panels``
+_CHANGE = 2.0  #: within a panel: see ``numba_sort_panels``
 _FEW_CHANGE, _WORTH = 0.7, 2  #: the same where a few targets stand for all; how many times fewer they are to be
 _ROUGH = 1e-5  #: what may be missing at the nodes
 ENOUGH = 5e-7  #: what a value may send too much or too little, of what it weighs, and groups of the weight of a target
@@ -220,9 +220,30 @@ def corrected(k: Work, n: int, y: F64, b: F64, K: int, eps: float, M: int, reach
 
 
 @exact
+def solved(k: Work, n: int, K: int, eps: float, largest: float, h: F64, averaged: F64, lo: I32, hi: I32, G: F64, P: F64,
+           W: F64) -> tuple[float, int, F64, F64, F64]:  # fmt: skip
+    """F of the values, H and averages of the targets; returns the error, and how many targets stand for all, or 0.
+
+    The error is infinite, and nothing is done, if exponents are larger than ``largest``.
+    """
+    farthest = max(abs(k.n64[X, 0] - k.k64[Y, K - 1]), abs(k.n64[X, n - 1] - k.k64[Y, 0]))
+    if not farthest * farthest < largest * eps:
+        return np.inf, 0, G, P, W
+    M, reach, G, P, W = roughly(k, n, K, eps, _CHANGE, G, P, W)
+    if M == 0:
+        return np.inf, 0, G, P, W
+    few = few_into(k, n, K, eps)
+    if few > 0:
+        corrected(k, n, k.k64[FEW_Y], k.k64[FEW_B], few, eps, M, reach, P, W, k.k64[H], k.k64[AVERAGED], k.lo32, k.hi32,
+                  K)  # fmt: skip
+    error, passes = corrected(k, n, k.k64[Y], k.k64[B], K, eps, M, reach, P, W, h, averaged, lo, hi, K)
+    return error, few if passes == 1 else 0, G, P, W
+
+
+@exact
 def matrix_into(k: Work, n: int, K: int, eps: float, P: F64, W: F64) -> tuple[int, int, F64, F64]:
     """The plan P between values and nodes from F, and the eliminated matrix; with how many nodes, and reach."""
-    M = _nodes_into(k, n, K, eps, CHANGE)
+    M = _nodes_into(k, n, K, eps, _CHANGE)
     nodes, weights, g0, h = k.k64[NODES], k.k64[WEIGHTS], k.k64[G0], k.k64[H]
     x, potentials, lo, hi, offset = k.n64[X], k.n64[F], k.n_int[LO], k.n_int[HI], k.n_int[OFFSET]
     node_potentials(potentials, x, k.n64[A], n, nodes, M, eps, k.lo32, k.hi32, h)
