@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -196,6 +194,12 @@ def test_logits_as_they_are_have_a_temperature():
     assert (lost["top1-raw"](1000 * logits, labels) < 1e-3 * lost["top1-raw"](logits, labels)).all()
 
 
+def test_a_convolution_of_one_channel_is_a_product():
+    x, weight = torch.rand(3, 1, 12, 8, dtype=torch.float64), torch.randn(6, 1, 5, 5, dtype=torch.float64)
+    wanted = torch.nn.functional.max_pool2d(torch.nn.functional.conv2d(x, weight, padding=2), 2)
+    torch.testing.assert_close(_convolved_and_pooled(x, weight), wanted)
+
+
 # ---- training
 
 
@@ -237,55 +241,6 @@ def test_measurements_come_when_asked():
     assert set(trained.curves[0][0]) == {"epoch", "train", "test", "mse"}
 
 
-class Slope:
-    """A task whose gradient is one: Adam moves the parameter by its step size."""
-
-    seeds = (0,)
-
-    def __init__(self):
-        self.model = torch.nn.ParameterList([torch.zeros(1, dtype=torch.float64)])
-
-    def batches(self, _epoch):
-        return {"nothing": torch.zeros(1, 1)}
-
-    def losses(self, _batch):
-        return self.model[0]
-
-    def measure(self):
-        return [{"at": self.model[0].item()}]
-
-
-@pytest.mark.parametrize("falls", [False, True])
-def test_the_step_size_is_constant_or_falls_along_a_cosine(falls):
-    curve = train(Slope(), epochs=4, learning_rate=0.1, falls=falls).curves[0]
-    steps = -np.diff([0.0, *(point["at"] for point in curve)])
-    half = math.sqrt(0.5) / 2
-    np.testing.assert_allclose(steps, [0.1, 0.05 + 0.1 * half, 0.05, 0.05 - 0.1 * half] if falls else 0.1, rtol=1e-6)
-
-
-def test_a_convolution_of_one_channel_is_a_product():
-    x, weight = torch.rand(3, 1, 12, 8, dtype=torch.float64), torch.randn(6, 1, 5, 5, dtype=torch.float64)
-    wanted = torch.nn.functional.max_pool2d(torch.nn.functional.conv2d(x, weight, padding=2), 2)
-    torch.testing.assert_close(_convolved_and_pooled(x, weight), wanted)
-
-
-def test_a_training_killed_in_the_middle_of_the_plan_goes_on_as_if_nothing_had_been(tmp_path):
-    whole = train(Slope(), epochs=4, learning_rate=0.1, falls=True)
-    checkpoint, told = Checkpoint(tmp_path / "c.pt"), []
-
-    def stop(so_far):
-        if so_far.epochs == 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(Slope(), epochs=4, learning_rate=0.1, falls=True, checkpoint=checkpoint, tell=stop)
-    rest = train(
-        Slope(), epochs=4, learning_rate=0.1, falls=True, checkpoint=checkpoint, tell=lambda t: told.append(t.epochs)
-    )
-    assert told == [2, 3, 4]
-    assert rest.curves == whole.curves
-
-
 @pytest.mark.parametrize("make", [regression, sorting, classifying])
 def test_a_resumed_training_gives_the_same_numbers(tmp_path, make):
     whole = train(make([0, 1]), epochs=4, learning_rate=1e-3)
@@ -305,20 +260,6 @@ def test_a_checkpoint_of_other_runs_is_not_used(tmp_path):
     told = []
     train(regression([1]), epochs=1, learning_rate=1e-3, checkpoint=checkpoint, tell=lambda t: told.append(t.epochs))
     assert told == [0, 1]
-
-
-class Boom:
-    def __reduce__(self):
-        return os.mkdir, ("boom",)
-
-
-@pytest.mark.parametrize("content", [b"", b"junk" * 50, pickle.dumps(Boom(), protocol=2)])
-def test_a_checkpoint_that_is_none_is_refused_and_runs_nothing(tmp_path, monkeypatch, content):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "c.pt").write_bytes(content)
-    with pytest.raises(ValueError, match=r"c.pt is not a checkpoint of this program .* --fresh"):
-        Checkpoint(tmp_path / "c.pt").load(CPU)
-    assert not (tmp_path / "boom").exists()
 
 
 # ---- from files to results

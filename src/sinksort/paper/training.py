@@ -28,6 +28,8 @@ from .store import Checkpoint
 Batch = dict[str, Tensor]
 Numbers = dict[str, float]
 
+_CHEAP = 0.1  #: seconds that a checkpoint may cost after every epoch, however short
+
 
 class Task(Protocol):
     """What the loop needs to know of an experiment."""
@@ -76,7 +78,7 @@ def train(
     checkpoint: Checkpoint | None = None,
     tell: Callable[[Trained], None] = lambda _: None,
 ) -> Trained:
-    """Train with Adam, saving a checkpoint after each epoch.
+    """Train with Adam, saving a checkpoint after each epoch, or after some where saving takes long.
 
     The step size is constant; or it ``falls`` to zero along half a cosine, epoch by epoch.
     Epochs ``measure_every``, 2 ``measure_every``, ... and the last are measured. ``tell`` is called after each epoch.
@@ -86,6 +88,7 @@ def train(
     rate = torch.tensor(learning_rate, device=device) if cuda else learning_rate  # a CUDA graph reads it anew each time
     optimizer = torch.optim.Adam(task.model.parameters(), lr=rate, capturable=cuda, fused=cuda)
     trained = Trained([[] for _ in task.seeds])
+    save = _Saver(checkpoint) if checkpoint is not None else None
     if checkpoint is not None:
         trained = _resume(checkpoint, task, optimizer, device) or trained
         for group in optimizer.param_groups:
@@ -111,8 +114,8 @@ def train(
                 for curve, numbers in zip(trained.curves, task.measure(), strict=True):
                     curve.append({"epoch": trained.epochs, **numbers})
         trained.seconds += time.perf_counter() - began
-        if checkpoint is not None:
-            _save(checkpoint, task, optimizer, trained)
+        if save is not None:
+            save(task, optimizer, trained)
         tell(trained)
     return trained
 
@@ -187,18 +190,34 @@ def _wait(device: torch.device) -> None:
 # ---- checkpoints
 
 
-def _save(checkpoint: Checkpoint, task: Task, optimizer: torch.optim.Optimizer, trained: Trained) -> None:
-    checkpoint.save(
-        {
-            "seeds": list(task.seeds),
-            "epochs": trained.epochs,
-            "seconds": trained.seconds,
-            "step_times": trained.step_times,
-            "curves": trained.curves,
-            "model": task.model.state_dict(),
-            "optimizer": optimizer.state_dict(),
-        }
-    )
+class _Saver:
+    """Saves a checkpoint after an epoch, unless most of the time would go into that.
+
+    Runs side by side of large networks are hundreds of megabytes, and an epoch may take a second. Saving gets at most a
+    tenth of the time then, and whoever is killed loses at most ten times what a checkpoint costs.
+    """
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._checkpoint = checkpoint
+        self._cost = 0.0  # of the last one, in seconds of the processor: those of a disk say nothing about the next
+        self._at = 0.0  # seconds trained by then
+
+    def __call__(self, task: Task, optimizer: torch.optim.Optimizer, trained: Trained) -> None:
+        if self._cost > _CHEAP and trained.seconds - self._at < 10.0 * self._cost:
+            return
+        began = time.process_time()
+        self._checkpoint.save(
+            {
+                "seeds": list(task.seeds),
+                "epochs": trained.epochs,
+                "seconds": trained.seconds,
+                "step_times": trained.step_times,
+                "curves": trained.curves,
+                "model": task.model.state_dict(),
+                "optimizer": optimizer.state_dict(),
+            }
+        )
+        self._cost, self._at = time.process_time() - began, trained.seconds
 
 
 def _resume(
