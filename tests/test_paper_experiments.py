@@ -18,7 +18,7 @@ from torch import nn
 from sinksort.paper.cifar import Cifar, Cifar100, Classifiers
 from sinksort.paper.experiments import EXPERIMENTS, reproduce
 from sinksort.paper.mnist_sort import Digits, MnistSort, SortTask, accuracies, gumbel, order_cross_entropy, true_ranks
-from sinksort.paper.networks import NumberReader, Perceptrons, ResNet18, SideBySide, VanillaCNN, _convolved_and_pooled
+from sinksort.paper.networks import NumberReader, Perceptrons, ResNet18, SideBySide, VanillaCNN
 from sinksort.paper.quantile_regression import QuantileRegression, RegressionTask, hard_quantile, true_quantile
 from sinksort.paper.store import Checkpoint, Store
 from sinksort.paper.training import generator, train
@@ -192,12 +192,6 @@ def test_logits_as_they_are_have_a_temperature():
     torch.testing.assert_close(lost["cross-entropy-tempered"](10 * logits, labels), plain)
     torch.testing.assert_close(lost["top1-log"](1000 * logits, labels), lost["top1-log"](logits, labels))
     assert (lost["top1-raw"](1000 * logits, labels) < 1e-3 * lost["top1-raw"](logits, labels)).all()
-
-
-def test_a_convolution_of_one_channel_is_a_product():
-    x, weight = torch.rand(3, 1, 12, 8, dtype=torch.float64), torch.randn(6, 1, 5, 5, dtype=torch.float64)
-    wanted = torch.nn.functional.max_pool2d(torch.nn.functional.conv2d(x, weight, padding=2), 2)
-    torch.testing.assert_close(_convolved_and_pooled(x, weight), wanted)
 
 
 # ---- training

@@ -107,10 +107,13 @@ class SortTask:
     ) -> None:
         self.knobs, self.pools, self.n, self.method, self.seeds, self.device = knobs, pools, n, method, seeds, device
         side = pools[0].images.shape[-1]
-        compiled = knobs.compiled and device.type == "cuda"
-        self.model = SideBySide(lambda: NumberReader(knobs.digits, side, knobs.channels), seeds, compiled=compiled).to(
-            device
-        )
+        cuda = device.type == "cuda"
+        self._bfloat16 = cuda and knobs.precision == "bfloat16"
+        self.model = SideBySide(
+            lambda: NumberReader(knobs.digits, side, knobs.channels, fused=self._bfloat16),
+            seeds,
+            compiled=knobs.compiled and cuda,
+        ).to(device)
         self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._held_out = {part: self._lists(part) for part in (_VALIDATE, _TEST)}
 
@@ -142,8 +145,7 @@ class SortTask:
     def _scores(self, pool: Digits, index: Tensor) -> Tensor:
         runs = len(self.seeds)
         images = pool.show(index.flatten(0, -2)).unflatten(0, (runs, -1))
-        bfloat16 = self.device.type == "cuda" and self.knobs.precision == "bfloat16"
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=bfloat16, cache_enabled=False):
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self._bfloat16, cache_enabled=False):
             return self.model(images).float().reshape(index.shape[:-1])  # type: ignore[no-any-return]
 
     def losses(self, batch: Batch) -> Tensor:
