@@ -93,7 +93,7 @@ def train(
         trained = _resume(checkpoint, task, optimizer, device) or trained
         for group in optimizer.param_groups:
             group["lr"] = rate
-    step = _graphed(task, optimizer) if cuda and trained.epochs < epochs else _eager(task, optimizer)
+    step = graphed(task, optimizer) if cuda and trained.epochs < epochs else eager(task, optimizer)
     tell(trained)
     while trained.epochs < epochs:
         began = time.perf_counter()
@@ -137,11 +137,11 @@ def _step(task: Task, optimizer: torch.optim.Optimizer, batch: Batch) -> None:
     optimizer.step()
 
 
-def _eager(task: Task, optimizer: torch.optim.Optimizer) -> Callable[[Batch], None]:
+def eager(task: Task, optimizer: torch.optim.Optimizer) -> Callable[[Batch], None]:
     return lambda batch: _step(task, optimizer, batch)
 
 
-def _graphed(task: Task, optimizer: torch.optim.Optimizer) -> Callable[[Batch], None]:
+def graphed(task: Task, optimizer: torch.optim.Optimizer) -> Callable[[Batch], None]:
     """The step as a CUDA graph. It is recorded at the first call, after steps whose effect is undone."""
     graph = torch.cuda.CUDAGraph()
     fixed: Batch = {}

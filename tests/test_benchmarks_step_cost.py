@@ -1,0 +1,52 @@
+"""benchmarks/step_cost.py: every loss takes its steps, and the table says what was measured."""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from sinksort.paper.networks import VanillaCNN
+
+FOLDER = Path(__file__).parent.parent / "benchmarks"
+
+
+@pytest.fixture
+def bench(monkeypatch):
+    monkeypatch.syspath_prepend(str(FOLDER))
+    import step_cost
+
+    yield step_cost
+    sys.modules.pop("step_cost")
+
+
+def test_medians_and_ratios_by_hand(bench):
+    samples = {"cross-entropy": [2.0, 4.0, 3.0], "top1": [3.3, 3.2, 9.0]}
+    text = bench.table([{"network": "cnn", "batch": 128, "ms": samples}], {"device": "none"})
+    assert "| cnn | 128 x 100 | cross-entropy | 3.000 (2.000 to 4.000) | 1.000 |" in text
+    assert "| cnn | 128 x 100 | top1 | 3.300 (3.200 to 9.000) | 1.100 |" in text
+
+
+def test_every_loss_is_timed_and_told(bench, monkeypatch, tmp_path, capsys):
+    monkeypatch.setitem(bench.NETWORKS, "cnn", functools.partial(VanillaCNN, width=2, hidden=4))
+    words = [
+        "step_cost.py",
+        "--device",
+        "cpu",
+        "--rounds",
+        "2",
+        "--steps",
+        "1",
+        "--cells",
+        "cnn:2",
+        "--to",
+        str(tmp_path),
+    ]
+    monkeypatch.setattr(sys, "argv", words)
+    bench.main()
+    (row,) = json.loads((tmp_path / "step_cost.json").read_text())["rows"]
+    assert {loss: len(samples) for loss, samples in row["ms"].items()} == dict.fromkeys(bench.LOSSES, 2)
+    assert (tmp_path / "step_cost.md").read_text() in capsys.readouterr().out
