@@ -26,6 +26,7 @@ from .triton_held_frail import (
     plan_and_rest,
     softness_of,
 )
+from .triton_held_guess import guess_of, left_of_pull
 from .triton_held_newton import accept_or_shorten, begin, go_on, is_frail, path_of, path_through
 from .triton_held_secant import balanced
 from .triton_held_tiles import (
@@ -69,9 +70,7 @@ NEAR = tl.constexpr(5e-4)  #: a step from here that leaves little ends below ACC
 _STEPS = tl.constexpr(30)
 _SOFT = tl.constexpr(1e-4)  #: error of the column sums of a nearly hard plan, relative to what is soft in it
 BRIDGE = tl.constexpr(1e-7)  #: joins parts of a plan: rounding would decide what flows between them
-#: Of lambda in the backward pass. Where cotangents grow with ranks, as of a sum of their squares, all but a hundredth
-#: of a gradient is cancelled by what comes through lambda: 4e-4 would leave errors of 1e-2.
-_ACCURACY = tl.constexpr(1e-4)
+_ACCURACY = tl.constexpr(2e-4)  #: of what a guess leaves of lambda in the backward pass
 LAST = tl.constexpr(6)  #: rows of ``Ask.last``
 
 
@@ -252,7 +251,8 @@ def backward(
         likeliest = False
         p = p * inverse_of(over_targets(p, V, X, KB))
     if not WEIGHTED:
-        p = tl.where(i < N, p, 0.0)  # then sums of p need only be multiplied by the weight of every value
+        p = tl.where(i < N, p, 0.0)  # then all values may weigh the same
+        a = (1.0 / N).to(tl.float32)
     if FEW:
         D = softness_of(p, rest, a, likeliest, KA, X, KB)
         Ly = over_values(a * p * apart_from_likeliest(p, y, likeliest, V, X, KB), KA, X, KB)
@@ -263,7 +263,9 @@ def backward(
     soft = most_over_targets(D, 1, X, KB) > 1e-25
     softness = most_over_targets(tl.where(b > 0, D / tl.where(b > 0, b, 1.0), 0.0), 1, X, KB)
     bridge = BRIDGE * b * softness
-    t = over_values(p * apart(p, phi, likeliest, FEW, V, X, KB) * w, KA, X, KB)
+    u = guess_of(p, w, b, phi_ptr, j, K, KA, X, KB)
+    q = left_of_pull(p, w, a, phi, u, likeliest, FEW, V, X, KB)
+    t = over_values(p * (q - over_targets(p * q, V, X, KB)), KA, X, KB)
     largest = most_over_targets(tl.abs(t), 1, X, KB)
     largest = tl.where(soft & (largest > 0), largest, 1.0)
     t = tl.where(soft, t / largest, 0.0)
@@ -272,7 +274,7 @@ def backward(
     r, way, rz = begin(t, inverse_D, resistance, b, X, KB)
     # What flows over a link is rounded to 1e-7 of t, and no step makes that better.
     rounding = over_targets(resistance, 1, X, KB) * (1e-7 * 1e-7)
-    enough = tl.maximum(rz * (_ACCURACY * _ACCURACY) * tl.where(frail, 1e-2, 1.0), rounding)
+    enough = tl.maximum(rz * (_ACCURACY * _ACCURACY) * tl.where(frail, 1e-1, 1.0), rounding)
     k = 0
     going = True
     while going & (k < _STEPS):
@@ -286,17 +288,19 @@ def backward(
         k += 1
     potential = potential * largest
 
-    # y and phi once more: what was computed of them would be kept in registers for this.
+    # y, phi and w once more: they, and what was computed of them, would be kept in registers for this. Of u as well: so
+    # it is another u, as far as the compiler knows.
     tl.debug_barrier()
     y = load_tile_of_targets(y_ptr + row * y_row, b_ptr + row * b_row, j, K)[0]
     phi = tl.load(phi_ptr + j, mask=j < K, other=0.0).to(tl.float32)
+    w = tl.load(w_ptr + row * w_row + i.to(tl.int64) * w_col, mask=i < N, other=0.0).to(tl.float32)
+    u = tl.where(N > 0, u, 0.0)
+    q = left_of_pull(p, w, a, phi, u, likeliest, FEW, V, X, KB) - a * potential
     if FEW:
-        pull = apart_from_likeliest(p, w * phi - a * potential, likeliest, V, X, KB)
+        pull = apart_from_likeliest(p, q, likeliest, V, X, KB)
         g = over_targets(p * pull * apart_from_likeliest(p, y, likeliest, V, X, KB), V, X, KB) * s.to(tl.float32)
     else:
-        middle = over_targets(p * y, V, X, KB)
-        both = over_targets(p * (w * phi - a * potential), V, X, KB)
-        g = over_targets(p * (w * phi - a * potential - both) * (y - middle), V, X, KB) * s.to(tl.float32)
+        g = over_targets(p * q * (y - over_targets(p * y, V, X, KB)), V, X, KB) * s.to(tl.float32)
     tl.store(partial_ptr + i, g, mask=i < N)
     tl.debug_barrier()
     through_moments(
