@@ -26,7 +26,7 @@ from .triton_held_frail import (
     plan_and_rest,
     softness_of,
 )
-from .triton_held_guess import guess_of, left_of_pull
+from .triton_held_guess import guess_of, left_to_pull
 from .triton_held_newton import accept_or_shorten, begin, go_on, is_frail, path_of, path_through
 from .triton_held_secant import balanced
 from .triton_held_tiles import (
@@ -70,7 +70,7 @@ NEAR = tl.constexpr(5e-4)  #: a step from here that leaves little ends below ACC
 _STEPS = tl.constexpr(30)
 _SOFT = tl.constexpr(1e-4)  #: error of the column sums of a nearly hard plan, relative to what is soft in it
 BRIDGE = tl.constexpr(1e-7)  #: joins parts of a plan: rounding would decide what flows between them
-_ACCURACY = tl.constexpr(2e-4)  #: of what a guess leaves of lambda in the backward pass
+_ACCURACY = tl.constexpr(2e-4)  #: in the backward pass, of what a guess leaves to be solved
 LAST = tl.constexpr(6)  #: rows of ``Ask.last``
 
 
@@ -219,8 +219,8 @@ def backward(
 
     Here products with L are sums of differences, a p (v - E v), and not differences of sums. Of a value that nearly all
     goes to one target, v - E v is as small as the rest, but rounded like v. Where all of a plan hangs on such rests,
-    its links being frail, means are taken in two parts and lambda is wanted to two digits more. Other rows have no use
-    for that.
+    its links being frail, means are taken in two parts and lambda is wanted to half a digit more. Other rows have no
+    use for that. What is solved for is what ``triton_held_guess`` leaves of lambda.
     """
     row = tl.program_id(0).to(tl.int64)
     state_ptr += row * S
@@ -263,8 +263,8 @@ def backward(
     soft = most_over_targets(D, 1, X, KB) > 1e-25
     softness = most_over_targets(tl.where(b > 0, D / tl.where(b > 0, b, 1.0), 0.0), 1, X, KB)
     bridge = BRIDGE * b * softness
-    u = guess_of(p, w, b, phi_ptr, j, K, KA, X, KB)
-    q = left_of_pull(p, w, a, phi, u, likeliest, FEW, V, X, KB)
+    u = guess_of(p, w, b, D, phi_ptr, j, K, WEIGHTED, KA, X, KB)
+    q = left_to_pull(p, w, a, phi, u, likeliest, FEW, V, X, KB)
     t = over_values(p * (q - over_targets(p * q, V, X, KB)), KA, X, KB)
     largest = most_over_targets(tl.abs(t), 1, X, KB)
     largest = tl.where(soft & (largest > 0), largest, 1.0)
@@ -295,7 +295,7 @@ def backward(
     phi = tl.load(phi_ptr + j, mask=j < K, other=0.0).to(tl.float32)
     w = tl.load(w_ptr + row * w_row + i.to(tl.int64) * w_col, mask=i < N, other=0.0).to(tl.float32)
     u = tl.where(N > 0, u, 0.0)
-    q = left_of_pull(p, w, a, phi, u, likeliest, FEW, V, X, KB) - a * potential
+    q = left_to_pull(p, w, a, phi, u, likeliest, FEW, V, X, KB) - a * potential
     if FEW:
         pull = apart_from_likeliest(p, q, likeliest, V, X, KB)
         g = over_targets(p * pull * apart_from_likeliest(p, y, likeliest, V, X, KB), V, X, KB) * s.to(tl.float32)
