@@ -131,6 +131,20 @@ def test_sorted_values_of_every_kind_of_row():
         assert (gradient[i] - truth[i]).abs().max() <= 1e-3 * truth[i].abs().max(), name
 
 
+def test_sorted_values_one_of_which_is_very_far_from_all_others():
+    """Places of the others differ by what single precision does not see, and the start is to be near all the same."""
+    x = random(3, 54, seed=3)
+    x[:, 5] = torch.tensor([1e4, -1e6, 1e7])
+    a = torch.rand(3, 54, generator=torch.Generator().manual_seed(4))
+    ask, _ = rank_ask(x.to(DEVICE), 1.75e-4, a=(a / a.sum(-1, keepdim=True)).to(DEVICE), squash=None)
+    answer = triton_rows.push(ask)
+    true = sinksort.soft_sort(ask.x.double(), eps=ask.eps, weights=ask.a, squash=None, solver=WHOLE, backend="torch")
+    assert ((answer.out - true).abs().amax(-1) <= 1e-6 * ask.x.abs().amax(-1)).all()
+    near = true.abs() < 10
+    assert near.sum() >= 3 * 50
+    assert (answer.out - true).abs()[near].max() <= 1e-5
+
+
 @pytest.mark.parametrize("squash", ["arctan", None])
 def test_other_maps_into_the_unit_interval(squash):
     x = random(2, 14).to(DEVICE)

@@ -321,7 +321,7 @@ def exponents_of(
 
 @triton.jit
 def load_targets(y_ptr: tl.tensor, b_ptr: tl.tensor, K: tl.tensor, BK: tl.constexpr) -> tl.tensor:
-    """Targets scaled to [-1/2, 1/2] (double), the steps between them, their weights, which exist, ends and scale."""
+    """Targets scaled to [-1/2, 1/2], the steps between them (double), their weights, which exist, ends and scale."""
     j = tl.arange(0, BK)
     inside = j < K
     y = tl.load(y_ptr + j, mask=inside, other=0.0).to(tl.float64)
@@ -331,7 +331,7 @@ def load_targets(y_ptr: tl.tensor, b_ptr: tl.tensor, K: tl.tensor, BK: tl.conste
     high = tl.max(tl.where(inside, y, -float("inf")), axis=0)
     scale = tl.where(high > low, high - low, 1.0)
     at = tl.where(inside, (y - 0.5 * (low + high)) / scale, 0.0)
-    step = tl.where(j + 1 < K, (following - y) / scale, 0.0).to(tl.float32)
+    step = tl.where(j + 1 < K, (following - y) / scale, 0.0)
     return at, step, b, b > 0, low, high, scale
 
 
@@ -339,17 +339,17 @@ def load_targets(y_ptr: tl.tensor, b_ptr: tl.tensor, K: tl.tensor, BK: tl.conste
 def exact_boundaries(
     x_ptr: tl.tensor, a_ptr: tl.tensor, N: tl.tensor, x_col: tl.tensor, a_col: tl.tensor,
     origin: tl.tensor, unit: tl.tensor, levels: tl.tensor, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr,
-    BLOCK_N: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
+    DT: tl.constexpr, BLOCK_N: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
 ) -> tl.tensor:  # fmt: skip
-    """Where the staircase passes from each target to the next: see ``solvers.start``. O(n^2) comparisons."""
+    """Where, in DT, the staircase passes from each target to the next: see ``solvers.start``. O(n^2) comparisons."""
     k = tl.arange(0, BLOCK_N)
-    others = place(load_values(x_ptr, k, N, x_col), origin, unit, SQUASH, tl.float32)[1]
+    others = place(load_values(x_ptr, k, N, x_col), origin, unit, SQUASH, DT)[1]
     a = load_weights(a_ptr, k, N, a_col, WEIGHTED)
-    before = tl.full([BK, BN], 0.5, tl.float32)
-    after = tl.full([BK, BN], 0.5, tl.float32)
+    before = tl.full([BK, BN], 0.5, DT)
+    after = tl.full([BK, BN], 0.5, DT)
     for start in range(0, N, BN):
         i = start + tl.arange(0, BN)
-        at = place(load_values(x_ptr, i, N, x_col), origin, unit, SQUASH, tl.float32)[1]
+        at = place(load_values(x_ptr, i, N, x_col), origin, unit, SQUASH, DT)[1]
         reached = tl.sum(tl.where(others[:, None] <= at[None, :], a[:, None], 0.0), axis=0)
         reached = tl.where(load_weights(a_ptr, i, N, a_col, WEIGHTED) > 0, reached, -1.0)
         past = reached[None, :] - levels[:, None]

@@ -126,6 +126,7 @@ def forward(
         eps = tl.load(eps_ptr + row)
     j = tl.arange(0, BK)
     y_wide, step, b, has, y_low, y_high, y_scale = load_targets(y_ptr, b_ptr, K, BK)
+    step = step.to(tl.float32)
     if RULE:  # the outermost targets are not among the nodes
         y_low, y_high = y_low * 0.0, y_high * 0.0 + 1.0
     origin, unit, spread, bad = moments(x_ptr, a_ptr, N, x_col, a_col, y_low, y_high, SQUASH, WEIGHTED, BLOCK_N)
@@ -137,7 +138,7 @@ def forward(
     levels = tl.cumsum(b, axis=0)
     if EXACT:
         boundaries = exact_boundaries(
-            x_ptr, a_ptr, N, x_col, a_col, origin, unit, levels, SQUASH, WEIGHTED, BLOCK_N, 32, BK
+            x_ptr, a_ptr, N, x_col, a_col, origin, unit, levels, SQUASH, WEIGHTED, tl.float32, BLOCK_N, 32, BK
         )
     else:
         boundaries = rough_boundaries(high_ptr, low_ptr, a_ptr, N, a_col, levels, WEIGHTED, _CELLS, 32)
@@ -286,6 +287,7 @@ def backward(
         eps = tl.load(eps_ptr + row)
     j = tl.arange(0, BK)
     y_wide, step, b, has, _low, _high, y_scale = load_targets(y_ptr, b_ptr, K, BK)
+    step = step.to(tl.float32)
     origin, unit = tl.load(state_ptr), tl.load(state_ptr + 1)
     s = slope_of_pairs(unit, y_scale, eps, SQUASH)
     s_2 = (s * LOG2_E).to(tl.float32)

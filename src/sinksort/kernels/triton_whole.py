@@ -46,6 +46,8 @@ from .triton_sums import agreed_sum
 
 PULL, PUSH, LOGS = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)  #: ways to read a plan
 _STEPS = tl.constexpr(60)
+#: Double precision leaves this, times s, of the column sums, where s is large: one value may be far from all others.
+_ROUNDING = tl.constexpr(4e-17)
 _FAINT = tl.constexpr(1e-13)  #: weight of a target, relative to the largest, that is less than links which are none
 #: s from which what is kept of potentials is seen in gradients: of ranks, and of sums of values, much of which cancels.
 _TOO_FINE, _TOO_FINE_TO_ADD = tl.constexpr(4e11), tl.constexpr(4e9)
@@ -61,7 +63,7 @@ def all_targets(
         inside = j < m
         between = 1.0 / tl.maximum(m - 1, 1).to(tl.float64)
         at = tl.where(inside & (m > 1), j.to(tl.float64) * between - 0.5, 0.0)
-        step = tl.where(j + 1 < m, between, 0.0).to(tl.float32)
+        step = tl.where(j + 1 < m, between, 0.0)
         b = tl.where(inside, 1.0 / m.to(tl.float64), 0.0).to(tl.float32)
         low = between * 0.0
         high = tl.where(m > 1, 1.0, 0.0).to(tl.float64)
@@ -184,8 +186,9 @@ def forward(
     s = slope_of_pairs(unit, y_scale, eps, SQUASH)
     s_2 = (s * LOG2_E).to(DT)
     boundaries = exact_boundaries(
-        x_ptr, a_ptr, N, x_col, a_col, origin, unit, tl.cumsum(b, axis=0), SQUASH, WEIGHTED, BLOCK_N, 16, BK
+        x_ptr, a_ptr, N, x_col, a_col, origin, unit, tl.cumsum(b, axis=0), SQUASH, WEIGHTED, DT, BLOCK_N, 16, BK
     )
+    step = step.to(DT)
     base = start_of(boundaries, step, b, has, s)
     y = y_wide.to(DT)
     b = b.to(DT)
@@ -199,6 +202,7 @@ def forward(
     tolerance = tl.full([], 1e-10 if WIDE else 2e-6, DT)
     if WIDE:  # what the lightest target gets is right to five digits, too
         tolerance = tl.minimum(tolerance, tl.maximum(1e-5 * tl.min(tl.where(has, b, 1.0), axis=0), 1e-15))
+        tolerance = tl.maximum(tolerance, tl.minimum(_ROUNDING * s, 1e-6))
     k = 0
     going = True
     while going & (k < _STEPS):
@@ -224,7 +228,7 @@ def forward(
                 length = length * rise / (rise - here)
             else:
                 newton = solve_by_passes(
-                    rho, D, Ly, step.to(DT), b, 1e-3, x_ptr, a_ptr, N, x_col, a_col, origin, unit, y, yh, yl, Uh, Ul,
+                    rho, D, Ly, step, b, 1e-3, x_ptr, a_ptr, N, x_col, a_col, origin, unit, y, yh, yl, Uh, Ul,
                     s_2, SQUASH, WEIGHTED, TA, WIDE, 30, BN
                 )  # fmt: skip
                 newton = limited(newton, has)
