@@ -70,7 +70,10 @@ NEAR = tl.constexpr(5e-4)  #: a step from here that leaves little ends below ACC
 _STEPS = tl.constexpr(30)
 _SOFT = tl.constexpr(1e-4)  #: error of the column sums of a nearly hard plan, relative to what is soft in it
 BRIDGE = tl.constexpr(1e-7)  #: joins parts of a plan: rounding would decide what flows between them
-_ACCURACY = tl.constexpr(2e-4)  #: in the backward pass, of what a guess leaves to be solved
+#: In the backward pass, of what a guess leaves to be solved, for equal weights and others. The guess is better if each
+#: target gets one value. The same of frail plans, times these.
+_ACCURACY, _ACCURACY_WEIGHTED = tl.constexpr(2e-4), tl.constexpr(1e-4)
+_OF_FRAIL, _OF_FRAIL_WEIGHTED = tl.constexpr(0.3), tl.constexpr(0.1)
 LAST = tl.constexpr(6)  #: rows of ``Ask.last``
 
 
@@ -219,8 +222,8 @@ def backward(
 
     Here products with L are sums of differences, a p (v - E v), and not differences of sums. Of a value that nearly all
     goes to one target, v - E v is as small as the rest, but rounded like v. Where all of a plan hangs on such rests,
-    its links being frail, means are taken in two parts and lambda is wanted to half a digit more. Other rows have no
-    use for that. What is solved for is what ``triton_held_guess`` leaves of lambda.
+    its links being frail, means are taken in two parts and lambda is wanted with more digits. Other rows have no use
+    for that. What is solved for is what ``triton_held_guess`` leaves of lambda.
     """
     row = tl.program_id(0).to(tl.int64)
     state_ptr += row * S
@@ -274,7 +277,11 @@ def backward(
     r, way, rz = begin(t, inverse_D, resistance, b, X, KB)
     # What flows over a link is rounded to 1e-7 of t, and no step makes that better.
     rounding = over_targets(resistance, 1, X, KB) * (1e-7 * 1e-7)
-    enough = tl.maximum(rz * (_ACCURACY * _ACCURACY) * tl.where(frail, 1e-1, 1.0), rounding)
+    if WEIGHTED:
+        accuracy = tl.where(frail, _ACCURACY_WEIGHTED * _OF_FRAIL_WEIGHTED, _ACCURACY_WEIGHTED)
+    else:
+        accuracy = tl.where(frail, _ACCURACY * _OF_FRAIL, _ACCURACY)
+    enough = tl.maximum(rz * accuracy * accuracy, rounding)
     k = 0
     going = True
     while going & (k < _STEPS):
