@@ -174,7 +174,7 @@ def test_nothing_depends_on_who_is_first_and_counters_are_left_at_zero(monkeypat
     assert torch.equal(first.out, second.out)
     grads = [kernels.pull_backward(ask, phi, answer.state, x) for answer in (first, second)]
     assert torch.equal(*grads)
-    assert len(made) == 4
+    assert len(made) == (4 if INTERPRETED else 2)  # on a GPU launches are made again without a recorder
     assert not any(t.any() for t in made)
 
 
