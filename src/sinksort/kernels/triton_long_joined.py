@@ -7,7 +7,7 @@ next, until there is none. A piece waits for what it needs of its own row, which
 
 Whatever a piece waits for was taken before it, by a program that is running. So nobody waits for ever, be there one
 program or many, on all multiprocessors or on some that others left free; and one program after the other, as in
-Triton's interpreter, never waits. Nothing is launched cooperatively, which takes the host longer.
+Triton's interpreter, never waits. So nothing is launched cooperatively, which would wait for the whole device.
 
 Late rows (``triton_long_late``) come last, and programs that wait for each other are at work on them: those that have
 come so far, and so are running. All of them, unless others keep multiprocessors busy for long.
