@@ -31,19 +31,32 @@ from .triton_long_late_passes import facts_of
 from .triton_long_maths import load_weight
 from .triton_parts import LOG2_E, halves
 from .triton_rows_late_nodes import (
+    AIM,
+    BASE,
+    GAP,
+    HIGH,
+    LINES,
+    LOW,
+    OWN,
+    SUM,
+    WAY,
+    WEIGHT,
     continued,
     estimating,
     gather_nodes,
     halved,
     keep_potentials,
     keep_potentials_of_grid,
+    keep_slot,
     looked_at,
     moved,
     nodes_of,
     of_panels,
     over_own,
     place_row,
+    positive,
     shares_at,
+    slot_of,
     times_nodes,
 )
 from .triton_short import ACCEPTED
@@ -74,10 +87,10 @@ def late_rows(
 ) -> None:  # fmt: skip
     """There are 2^FIRST panels at first, up to FEW, and if that is not enough up to MANY.
 
-    For each of P programs, ``room``: 50 MANY doubles; ``points``: 4 UP + 2 n singles. KR: padded nodes of the rule.
+    For each of P programs, ``room``: OWN MANY doubles; ``points``: 4 UP + 2 n singles. KR: padded nodes of the rule.
     """
     p = tl.program_id(0)
-    room += p.to(tl.int64) * (50 * MANY)
+    room += p.to(tl.int64) * (OWN * MANY)
     points += p.to(tl.int64) * (4 * UP + 2 * n)
     for first in range(p, R, P * _ROWS):
         rows = first + P * tl.arange(0, _ROWS)
@@ -121,10 +134,10 @@ def answer_row(
     KP: tl.constexpr = KB * SLOTS
     X: tl.constexpr = 32 // KB * WARPS
     V: tl.constexpr = VALUES
-    places = points + 4 * UP
+    own = (room + 50 * KB).to(tl.pointer_type(tl.float32))
     at_panels = (room + 3 * KP).to(tl.pointer_type(tl.int32))
-    j, i = indices(n, SLOTS, V, X, KB)
-    q, _i = indices(n, 1, 1, X, KB)
+    j, i = indices(positive(), SLOTS, V, X, KB)
+    q, _i = indices(positive(), 1, 1, X, KB)
     per_s = (1.0 / s).to(tl.float32)
     s_2 = (s * LOG2_E).to(tl.float32)
     panels = tl.full([], 1 << FIRST, tl.int32)
@@ -132,9 +145,7 @@ def answer_row(
     tl.store(at_panels + q, (FIRST << 16) + q)
     keep_potentials_of_grid(table, y + row * y_row, j, K, span, room, SQUASH, CELLS, KR, KP)
     slots = panels * 0 + K
-    b = (j * 0).to(tl.float32)
-    yh, yl, step, U_high, U_low, aim, base, way = b, b, b, b, b, b, b, b
-    length = over_targets(way, 1, X, KB) + 1.0
+    length = over_targets((j * 0).to(tl.float32), 1, X, KB) + 1.0
     climb = length * float("inf")
     off_rule, off = tl.full([], 1.0, tl.float32), tl.full([], 1.0, tl.float32)
     tolerance = tl.full([], 1.0, tl.float32) * _ROUGHLY
@@ -142,14 +153,17 @@ def answer_row(
     going = True
     while going & (k < _STEPS):
         if slots > 0:
-            yh, yl, step, b, U_high, U_low = begun(at_panels, panels, j, slots, m, rules, per_s, room, KP)
-            aim = b
+            begin_with(own, at_panels, panels, j, slots, m, rules, per_s, room, KP)
             slots = panels * 0
-        Uh, Ul = moved(U_high, U_low, base + length * way, per_s, b)
+        yh, yl = halves(tl.load(room + 2 * KP + j))
+        shift = slot_of(own, BASE, j, KP) + length * slot_of(own, WAY, j, KP)
+        Uh, Ul = moved(own, j, shift, per_s, KP)
         c, D, Ly = looked_at(points, i, count, yh, yl, Uh, Ul, s_2, UP, V, X, KB)
-        rho = aim - c
+        b = slot_of(own, WEIGHT, j, KP)
+        rho = slot_of(own, AIM, j, KP) - c
         if scalar(over_targets(tl.abs(rho), 1, X, KB)) > tolerance:
-            inverse_D, resistance = path_through(Ly, D, step, X, KB)
+            inverse_D, resistance = path_through(Ly, D, slot_of(own, GAP, j, KP), X, KB)
+            keep_slot(own, SUM, j, c, KP)
             newton = b * 0.0
             left, onward, rz = begin(rho, inverse_D, resistance, b, X, KB)
             enough = rz * (_ACCURACY * _ACCURACY)
@@ -162,60 +176,73 @@ def answer_row(
                 )
                 stepping = scalar(rz - enough) > 0
                 steps += 1
-            base, way, length, climb, _overshot = accept_or_shorten(newton, rho, c, b, base, way, length, climb, X, KB)
+            c = slot_of(own, SUM, j, KP)
+            base, way, length, climb, _overshot = accept_or_shorten(
+                newton, slot_of(own, AIM, j, KP) - c, c, b, slot_of(own, BASE, j, KP), slot_of(own, WAY, j, KP),
+                length, climb, X, KB,
+            )  # fmt: skip
+            keep_slot(own, BASE, j, base, KP)
+            keep_slot(own, WAY, j, way, KP)
         else:
-            U_high, U_low = tl.where(b > 0, Uh, 0.0), tl.where(b > 0, Ul, 0.0)
+            keep_slot(own, HIGH, j, tl.where(b > 0, Uh, 0.0), KP)
+            keep_slot(own, LOW, j, tl.where(b > 0, Ul, 0.0), KP)
+            keep_slot(own, BASE, j, b * 0.0, KP)
+            keep_slot(own, WAY, j, b * 0.0, KP)
+            length = length * 0.0 + 1.0
+            climb = length * float("inf")
             if off_rule > _WITHIN * ACCEPTED:
-                worst = judged(
-                    at_panels, panels, j, i, m, rules, points, count, places, n, yh, yl, Uh, Ul, s_2, UP, V, X, KB
-                )
+                worst = judged(own, j, i, points, count, n, yh, yl, Uh, Ul, s_2, UP, V, X, KB)
                 off_rule = scalar(over_targets(worst, 1, X, KB))
                 if off_rule <= _WITHIN * ACCEPTED:
                     tolerance = tl.full([], 1.0, tl.float32) * _NEARLY
                 else:
-                    keep_potentials(U_high, U_low, b, per_s, at_panels, panels, j, m, room, KP)
+                    keep_potentials(own, per_s, at_panels, panels, j, m, room, KP)
                     slots = panels * SLOTS
                     panels = halved(at_panels, panels, q, worst, _WITHIN * ACCEPTED, m, X, KB)
                     going = panels * SLOTS > slots
                     full = tl.where(going, 0, 1)
             else:
+                keep_slot(own, AIM, j, b + c, KP)
                 c_all = passed(
-                    a, a_row, a_step, phi, phi_row, y, y_row, K, out, row, places, n, i, per_weight, yh, yl, Uh, Ul,
-                    s_2, WEIGHTED, V, X, KB,
+                    a, a_row, a_step, phi, phi_row, y, y_row, K, out, row, points + 4 * UP, n, i, per_weight, yh, yl,
+                    Uh, Ul, s_2, WEIGHTED, V, X, KB,
                 )  # fmt: skip
-                off = scalar(over_targets(tl.abs(b - c_all), 1, X, KB))
-                aim = b + (c - c_all)
+                off = scalar(over_targets(tl.abs(slot_of(own, WEIGHT, j, KP) - c_all), 1, X, KB))
+                keep_slot(own, AIM, j, slot_of(own, AIM, j, KP) - c_all, KP)
                 rounds += 1
                 going = (off > _ENOUGH) & (rounds < _ROUNDS)
-            base, way = b * 0.0, b * 0.0
-            length = length * 0.0 + 1.0
-            climb = length * float("inf")
         k += 1
-    estimate = tl.maximum(off_rule, off)
-    if estimate <= ACCEPTED:
-        tl.store(error + row, estimate)
-        keep_row(table, at_panels, panels, U_high, U_low, q, j, KR, KP)
+    if (off_rule <= ACCEPTED) & (off <= ACCEPTED):  # neither is NaN
+        tl.store(error + row, tl.maximum(off_rule, off))
+        keep_row(table, own, at_panels, panels, q, j, KR, KP)
     return full
 
 
 @triton.jit
-def begun(
-    at_panels: tl.tensor, panels: tl.tensor, j: tl.tensor, slots: tl.tensor, m: tl.tensor, rules: tl.tensor,
-    per_s: tl.tensor, room: tl.tensor, KP: tl.constexpr,
-) -> Any:  # fmt: skip
+def begin_with(
+    own: tl.tensor, at_panels: tl.tensor, panels: tl.tensor, j: tl.tensor, slots: tl.tensor, m: tl.tensor,
+    rules: tl.tensor, per_s: tl.tensor, room: tl.tensor, KP: tl.constexpr,
+) -> None:  # fmt: skip
     """Nodes of panels, and potentials in two parts: those of so many nodes that are in ``room``, continued."""
     y, step, b = nodes_of(at_panels, panels, j, m, rules, room + 2 * KP, KP)
     U = continued(y, slots, room, KP) - (tl.log(tl.where(b > 0, b, 1.0)) * per_s).to(tl.float64)
     high = (tl.floor(U * 16777216.0 + 0.5) * 5.9604644775390625e-08).to(tl.float32)
-    yh, yl = halves(y)
-    return yh, yl, step, b, high, (U - high.to(tl.float64)).to(tl.float32)
+    keep_slot(own, HIGH, j, high, KP)
+    keep_slot(own, LOW, j, (U - high.to(tl.float64)).to(tl.float32), KP)
+    keep_slot(own, WEIGHT, j, b, KP)
+    keep_slot(own, AIM, j, b, KP)
+    keep_slot(own, GAP, j, step, KP)
+    keep_slot(own, BASE, j, b * 0.0, KP)
+    keep_slot(own, WAY, j, b * 0.0, KP)
+    for order in range(LAST):
+        keep_slot(own, LINES + order, j, estimating(at_panels, panels, j, m, rules, order), KP)
 
 
 @triton.jit
 def judged(
-    at_panels: tl.tensor, panels: tl.tensor, j: tl.tensor, i: tl.tensor, m: tl.tensor, rules: tl.tensor,
-    points: tl.tensor, count: tl.tensor, places: tl.tensor, n: tl.tensor, yh: tl.tensor, yl: tl.tensor, Uh: tl.tensor,
-    Ul: tl.tensor, s: tl.tensor, UP: tl.constexpr, V: tl.constexpr, X: tl.constexpr, KB: tl.constexpr,
+    own: tl.tensor, j: tl.tensor, i: tl.tensor, points: tl.tensor, count: tl.tensor, n: tl.tensor, yh: tl.tensor,
+    yl: tl.tensor, Uh: tl.tensor, Ul: tl.tensor, s: tl.tensor,
+    UP: tl.constexpr, V: tl.constexpr, X: tl.constexpr, KB: tl.constexpr,
 ) -> Any:  # fmt: skip
     """What panels get wrong at the worst of the nodes that have values beside them, and of some of the values.
 
@@ -226,25 +253,23 @@ def judged(
         at = first + i
         p = shares_at(points, UP, at, count, yh, yl, Uh, Ul, s, V, X, KB)
         beside = tl.load(points + 3 * UP + at, mask=at < count, other=0.0)
-        squares = beside * squares_of(p, at_panels, panels, j, m, rules)
+        squares = beside * squares_of(p, own, j, KB * SLOTS)
         worst = tl.maximum(worst, tl.max(squares, axis=AXIS_V, keep_dims=True))
     every = tl.cdiv(n, _SAMPLED)
     some = n // every
     for first in range(0, some, V * X):
         at = (first + i) * every
-        p = shares_at(places, n, at, n, yh, yl, Uh, Ul, s, V, X, KB)
-        squares = tl.where(at < n, squares_of(p, at_panels, panels, j, m, rules), 0.0)
+        p = shares_at(points + 4 * UP, n, at, n, yh, yl, Uh, Ul, s, V, X, KB)
+        squares = tl.where(at < n, squares_of(p, own, j, KB * SLOTS), 0.0)
         worst = tl.maximum(worst, tl.max(squares, axis=AXIS_V, keep_dims=True))
     return most_over_values(worst, 1, X, KB)
 
 
 @triton.jit
-def squares_of(
-    p: tl.tensor, at_panels: tl.tensor, panels: tl.tensor, j: tl.tensor, m: tl.tensor, rules: tl.tensor
-) -> Any:
+def squares_of(p: tl.tensor, own: tl.tensor, j: tl.tensor, KP: tl.constexpr) -> Any:
     squares = of_panels(p) * 0.0
     for order in range(LAST):
-        coefficient = of_panels(p * estimating(at_panels, panels, j, m, rules, order))
+        coefficient = of_panels(p * slot_of(own, LINES + order, j, KP))
         squares += coefficient * coefficient
     return 4.0 * squares / tl.maximum(of_panels(p), 1e-30)
 
@@ -272,8 +297,8 @@ def passed(
 
 @triton.jit
 def keep_row(
-    table: tl.tensor, at_panels: tl.tensor, panels: tl.tensor, Uh: tl.tensor, Ul: tl.tensor, q: tl.tensor,
-    j: tl.tensor, KR: tl.constexpr, KP: tl.constexpr,
+    table: tl.tensor, own: tl.tensor, at_panels: tl.tensor, panels: tl.tensor, q: tl.tensor, j: tl.tensor,
+    KR: tl.constexpr, KP: tl.constexpr,
 ) -> None:  # fmt: skip
     """For backward: panels where potentials of the rule were, how many they are, and potentials where tables were."""
     kept = (table + HEAD).to(tl.pointer_type(tl.int32))
@@ -282,5 +307,5 @@ def keep_row(
     tl.store(table + LATE, 1.0)
     tl.store(kept, panels)
     tl.store(kept + 1 + q, panel, mask=q < panels)
-    tl.store(table + HEAD + 2 * KR + j, Uh)
-    tl.store(table + HEAD + 2 * KR + KP + j, Ul)
+    tl.store(table + HEAD + 2 * KR + j, slot_of(own, HIGH, j, KP))
+    tl.store(table + HEAD + 2 * KR + KP + j, slot_of(own, LOW, j, KP))

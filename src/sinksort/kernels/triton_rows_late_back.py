@@ -22,7 +22,17 @@ from .triton_long_late_nodes import SLOTS
 from .triton_long_late_passes import facts_of, placed_values
 from .triton_long_maths import kept, load_weight, standard_back
 from .triton_parts import LOG2_E, NOWHERE, halves
-from .triton_rows_late_nodes import gather_nodes, looked_at, nodes_of, over_own, place_row, shares_at, times_nodes
+from .triton_rows_late_nodes import (
+    OWN,
+    gather_nodes,
+    looked_at,
+    nodes_of,
+    over_own,
+    place_row,
+    positive,
+    shares_at,
+    times_nodes,
+)
 from .triton_sums import agreed_sum
 
 _ROUNDS = tl.constexpr(10)  #: passes over the values
@@ -48,7 +58,7 @@ def late_rows_backward(
 ) -> None:  # fmt: skip
     """As ``triton_rows_late.late_rows``."""
     p = tl.program_id(0)
-    room += p.to(tl.int64) * (50 * MANY)
+    room += p.to(tl.int64) * (OWN * MANY)
     points += p.to(tl.int64) * (4 * UP + 2 * n)
     for first in range(p, R, P * _ROWS):
         rows = (first + P * tl.arange(0, _ROWS)).to(tl.int64)
@@ -102,7 +112,7 @@ def pull_places(
     X: tl.constexpr = 32 // KB * WARPS
     V: tl.constexpr = VALUES
     places = points + 4 * UP
-    j, i = indices(n, SLOTS, V, X, KB)
+    j, i = indices(positive(), SLOTS, V, X, KB)
     s_2 = (slope_x * span * LOG2_E).to(tl.float32)
     kept_panels = (table + HEAD).to(tl.pointer_type(tl.int32))
     y, step, b = nodes_of(kept_panels + 1, tl.load(kept_panels), j, m, rules, room, KP)

@@ -14,6 +14,7 @@ from .triton_long_late_launch import programs_of
 from .triton_long_late_nodes import rules_of
 from .triton_rows_late import late_rows
 from .triton_rows_late_back import late_rows_backward
+from .triton_rows_late_nodes import OWN
 
 _FEW_NODES = 48  #: of a rule
 #: Panels at most, to begin with and if these are not enough, and the logarithm of how many there are at first. A rule
@@ -21,6 +22,7 @@ _FEW_NODES = 48  #: of a rule
 _PANELS = {"few": (8, 16, 2), "many": (16, 32, 3)}
 _WARPS, _VALUES = 8, 2  #: and values that a thread has at a time
 _A_PROCESSOR = 2  #: programs
+_OWN: int = OWN.value
 
 
 def _sizes(y: Tensor) -> tuple[int, int, int]:
@@ -33,7 +35,7 @@ def _common(launch: Recorder, given: Given, m: int) -> tuple[int, tuple[Tensor |
     few, many, _first = _sizes(given.y)
     grid = sizes_of(given.y)
     programs = min(R, _A_PROCESSOR * programs_of(given.x.device))
-    room = launch.workspace(programs * 50 * many, dtype=torch.float64)
+    room = launch.workspace(programs * _OWN * many, dtype=torch.float64)
     points = launch.workspace(programs * (4 * grid.UP + 2 * n), dtype=torch.float32)
     constants = {
         "SQUASH": given.code, "WEIGHTED": given.weighted, "EPS_ROWS": given.by_row, "CELLS": grid.CELLS,

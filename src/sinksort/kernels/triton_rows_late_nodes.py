@@ -31,8 +31,31 @@ from .triton_long_late_nodes import RULE, SLOTS
 from .triton_long_late_passes import placed_values
 from .triton_parts import NOWHERE, halves
 
+#: What a program keeps in memory of each slot, in single precision; registers are for what loops need.
+HIGH, LOW, BASE, WAY, AIM, WEIGHT, GAP, SUM, LINES = (tl.constexpr(i) for i in range(9))
+OWN = tl.constexpr(50 + 8 * 15)  #: doubles for each panel: 3 a slot, itself, and 15 numbers a slot in single precision
 _NOTHING = tl.constexpr(1e-6)  #: mass of a node that need not be looked at, unless there are values beside it
 _BLOCK = tl.constexpr(512)  #: values that are placed at once
+
+
+@triton.jit
+def positive() -> Any:
+    """A positive number, for ``indices``: what is generated from Triton's layouts knows that it is, these do not.
+
+    So the addresses of a thread's sixteen slots are one address and what is added to it.
+    """
+    return tl.program_id(0) + 1
+
+
+@triton.jit
+def slot_of(own: tl.tensor, which: tl.tensor, j: tl.tensor, KP: tl.constexpr) -> Any:
+    return tl.load(own + which * KP + j)
+
+
+@triton.jit
+def keep_slot(own: tl.tensor, which: tl.tensor, j: tl.tensor, value: tl.tensor, KP: tl.constexpr) -> None:
+    """For ``slot_of``. All threads that have a slot write the same, and read what they have written themselves."""
+    tl.store(own + which * KP + j, value)
 
 
 @triton.jit
@@ -110,8 +133,8 @@ def halved(
 
 @triton.jit
 def keep_potentials(
-    Uh: tl.tensor, Ul: tl.tensor, b: tl.tensor, per_s: tl.tensor, at_panels: tl.tensor, panels: tl.tensor, j: tl.tensor,
-    m: tl.tensor, room: tl.tensor, KP: tl.constexpr,
+    own: tl.tensor, per_s: tl.tensor, at_panels: tl.tensor, panels: tl.tensor, j: tl.tensor, m: tl.tensor,
+    room: tl.tensor, KP: tl.constexpr,
 ) -> None:  # fmt: skip
     """Potentials without the weights of targets, for ``continued``, and places of slots j, which are behind it.
 
@@ -121,7 +144,9 @@ def keep_potentials(
     there = q < panels
     _low, count, _rule, _ruled = sizes_of(tl.load(at_panels + q, mask=there, other=0), there, m)
     real = q * SLOTS + tl.minimum(j % SLOTS, tl.maximum(count, 1) - 1)
-    G = Uh.to(tl.float64) + (Ul + tl.log(tl.where(b > 0, b, 1.0)) * per_s).to(tl.float64)
+    b = slot_of(own, WEIGHT, j, KP)
+    G = slot_of(own, LOW, j, KP) + tl.log(tl.where(b > 0, b, 1.0)) * per_s
+    G = slot_of(own, HIGH, j, KP).to(tl.float64) + G.to(tl.float64)
     tl.debug_barrier()
     tl.store(room + j, tl.load(room + 2 * KP + j))
     tl.store(room + KP + j, G)
@@ -228,10 +253,11 @@ def gather_nodes(
 
 
 @triton.jit
-def moved(Uh: tl.tensor, Ul: tl.tensor, shift: tl.tensor, per_s: tl.tensor, b: tl.tensor) -> Any:
+def moved(own: tl.tensor, j: tl.tensor, shift: tl.tensor, per_s: tl.tensor, KP: tl.constexpr) -> Any:
     """Potentials less shift / s, in two parts for ``shares_at``; slots without a target are sent out of reach."""
-    high, low = split_potential(Ul - shift * per_s)
-    return tl.where(b > 0, Uh + high, 0.0), tl.where(b > 0, low, NOWHERE)
+    has = slot_of(own, WEIGHT, j, KP) > 0
+    high, low = split_potential(slot_of(own, LOW, j, KP) - shift * per_s)
+    return tl.where(has, slot_of(own, HIGH, j, KP) + high, 0.0), tl.where(has, low, NOWHERE)
 
 
 @triton.jit
