@@ -69,6 +69,7 @@ _ROUGHLY, _NEARLY, _ENOUGH = (
     tl.constexpr(2e-6),
 )  #: L1 error of column sums: of the nodes, before panels are fixed and after; of the values
 _CG, _ACCURACY = tl.constexpr(12), tl.constexpr(3e-2)  #: steps of conjugate gradients, and how far they go
+_SHORTEN = tl.constexpr(0.15)  #: no step is shortened more at once: what overshoots does so like an exponential
 _WITHIN = tl.constexpr(0.8)  #: how much of the error may be that of the panels
 _SAMPLED = tl.constexpr(256)  #: values at which panels are judged, at most; the nodes beside values are others
 _BLOCK = tl.constexpr(512)
@@ -177,10 +178,12 @@ def answer_row(
                 stepping = scalar(rz - enough) > 0
                 steps += 1
             c = slot_of(own, SUM, j, KP)
-            base, way, length, climb, _overshot = accept_or_shorten(
+            before = length
+            base, way, length, climb, overshot = accept_or_shorten(
                 newton, slot_of(own, AIM, j, KP) - c, c, b, slot_of(own, BASE, j, KP), slot_of(own, WAY, j, KP),
                 length, climb, X, KB,
             )  # fmt: skip
+            length = tl.where(overshot, tl.maximum(length, _SHORTEN * before), length)
             keep_slot(own, BASE, j, base, KP)
             keep_slot(own, WAY, j, way, KP)
         else:
