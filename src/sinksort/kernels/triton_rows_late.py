@@ -61,8 +61,8 @@ from .triton_rows_late_nodes import (
 )
 from .triton_short import ACCEPTED
 
-_STEPS = tl.constexpr(80)  #: looks at the plan of the nodes, for all panels that are tried; five to twenty are ordinary
-_ROUNDS = tl.constexpr(12)  #: passes over the values
+_STEPS = tl.constexpr(100)  #: looks at the plan of the nodes, for all panels tried; five to twenty are ordinary
+_ROUNDS = tl.constexpr(20)  #: passes over the values
 _ROUGHLY, _NEARLY, _ENOUGH = (
     tl.constexpr(1e-4),
     tl.constexpr(1e-6),
@@ -71,7 +71,6 @@ _ROUGHLY, _NEARLY, _ENOUGH = (
 _CG, _ACCURACY = tl.constexpr(12), tl.constexpr(3e-2)  #: steps of conjugate gradients, and how far they go
 _SHORTEN = tl.constexpr(0.15)  #: no step is shortened more at once: what overshoots does so like an exponential
 _WITHIN = tl.constexpr(0.8)  #: how much of the error may be that of the panels
-_SAMPLED = tl.constexpr(256)  #: values at which panels are judged, at most; the nodes beside values are others
 _BLOCK = tl.constexpr(512)
 _ROWS = tl.constexpr(64)  #: looked at at once
 
@@ -103,21 +102,21 @@ def late_rows(
                     table = table_of(state, row64, size, before)
                     origin, unit, span = facts_of(table, SQUASH)
                     place_row(x, x_row, x_step, row64, n, origin, unit, points + 4 * UP, SQUASH)
-                    count = gather_nodes(
+                    count, judges = gather_nodes(
                         table, table + HEAD + 2 * KR + 2 * UP, points + 4 * UP, n, span, points, SQUASH, CELLS, UP
                     )
                     per_weight = weight_of_row(a, a_row, a_step, row64, n, WEIGHTED, _BLOCK)
                     s = slope_back(eps, eps_rows, row64, EPS_ROWS) * span
                     full = answer_row(
                         a, a_row, a_step, phi, phi_row, y, y_row, K, s, span, per_weight, table,
-                        error, out, rules, room, points, count, row64, n, m,
+                        error, out, rules, room, points, count, judges, row64, n, m,
                         SQUASH, WEIGHTED, CELLS, UP, KR, FIRST, FEW, WARPS, VALUES,
                     )  # fmt: skip
                     if MANY > FEW:
                         if full > 0:
                             answer_row(
                                 a, a_row, a_step, phi, phi_row, y, y_row, K, s, span, per_weight, table, error, out,
-                                rules, room, points, count, row64, n, m,
+                                rules, room, points, count, judges, row64, n, m,
                                 SQUASH, WEIGHTED, CELLS, UP, KR, FIRST + 1, MANY, WARPS, VALUES,
                             )  # fmt: skip
 
@@ -127,7 +126,7 @@ def answer_row(
     a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, phi: tl.tensor, phi_row: tl.tensor, y: tl.tensor,
     y_row: tl.tensor, K: tl.tensor, s: tl.tensor, span: tl.tensor, per_weight: tl.tensor,
     table: tl.tensor, error: tl.tensor, out: tl.tensor, rules: tl.tensor, room: tl.tensor, points: tl.tensor,
-    count: tl.tensor, row: tl.tensor, n: tl.tensor, m: tl.tensor,
+    count: tl.tensor, judges: tl.tensor, row: tl.tensor, n: tl.tensor, m: tl.tensor,
     SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, CELLS: tl.constexpr, UP: tl.constexpr, KR: tl.constexpr,
     FIRST: tl.constexpr, KB: tl.constexpr, WARPS: tl.constexpr, VALUES: tl.constexpr,
 ) -> Any:  # fmt: skip
@@ -194,7 +193,7 @@ def answer_row(
             length = length * 0.0 + 1.0
             climb = length * float("inf")
             if off_rule > _WITHIN * ACCEPTED:
-                worst = judged(own, j, i, points, count, n, yh, yl, Uh, Ul, s_2, UP, V, X, KB)
+                worst = judged(own, j, i, points, judges, yh, yl, Uh, Ul, s_2, UP, V, X, KB)
                 off_rule = scalar(over_targets(worst, 1, X, KB))
                 if off_rule <= _WITHIN * ACCEPTED:
                     tolerance = tl.full([], 1.0, tl.float32) * _NEARLY
@@ -243,8 +242,8 @@ def begin_with(
 
 @triton.jit
 def judged(
-    own: tl.tensor, j: tl.tensor, i: tl.tensor, points: tl.tensor, count: tl.tensor, n: tl.tensor, yh: tl.tensor,
-    yl: tl.tensor, Uh: tl.tensor, Ul: tl.tensor, s: tl.tensor,
+    own: tl.tensor, j: tl.tensor, i: tl.tensor, points: tl.tensor, count: tl.tensor, yh: tl.tensor, yl: tl.tensor,
+    Uh: tl.tensor, Ul: tl.tensor, s: tl.tensor,
     UP: tl.constexpr, V: tl.constexpr, X: tl.constexpr, KB: tl.constexpr,
 ) -> Any:  # fmt: skip
     """What panels get wrong at the worst of the nodes that have values beside them, and of some of the values.
@@ -257,13 +256,6 @@ def judged(
         p = shares_at(points, UP, at, count, yh, yl, Uh, Ul, s, V, X, KB)
         beside = tl.load(points + 3 * UP + at, mask=at < count, other=0.0)
         squares = beside * squares_of(p, own, j, KB * SLOTS)
-        worst = tl.maximum(worst, tl.max(squares, axis=AXIS_V, keep_dims=True))
-    every = tl.cdiv(n, _SAMPLED)
-    some = n // every
-    for first in range(0, some, V * X):
-        at = (first + i) * every
-        p = shares_at(points + 4 * UP, n, at, n, yh, yl, Uh, Ul, s, V, X, KB)
-        squares = tl.where(at < n, squares_of(p, own, j, KB * SLOTS), 0.0)
         worst = tl.maximum(worst, tl.max(squares, axis=AXIS_V, keep_dims=True))
     return most_over_values(worst, 1, X, KB)
 

@@ -35,7 +35,7 @@ from .triton_rows_late_nodes import (
 )
 from .triton_sums import agreed_sum
 
-_ROUNDS = tl.constexpr(10)  #: passes over the values
+_ROUNDS = tl.constexpr(16)  #: passes over the values
 _MISSING = tl.constexpr(2e-4)  #: of t that may be missing; a twentieth of it is seen in gradients
 _CG, _FIRST_ACCURACY, _ACCURACY = tl.constexpr(40), tl.constexpr(1e-5), tl.constexpr(1e-2)
 _BLOCK = tl.constexpr(512)
@@ -70,7 +70,7 @@ def late_rows_backward(
                     origin, unit, span = facts_of(table, SQUASH)
                     places = points + 4 * UP
                     place_row(x, x_row, x_step, row64, n, origin, unit, places, SQUASH)
-                    count = gather_nodes(
+                    count, _judges = gather_nodes(
                         table, table + HEAD + 2 * KR + 2 * UP, places, n, span, points, SQUASH, CELLS, UP
                     )
                     _at_zero, per_y = line_through(phi, phi_row, y, y_row, row64, K)

@@ -218,8 +218,9 @@ def gather_nodes(
     table: tl.tensor, masses: tl.tensor, places: tl.tensor, n: tl.tensor, span: tl.tensor, nodes: tl.tensor,
     SQUASH: tl.constexpr, CELLS: tl.constexpr, UP: tl.constexpr,
 ) -> Any:  # fmt: skip
-    """Nodes that have mass or values beside them: places in two parts, masses, whether there are values. How many.
+    """Nodes that have mass or values beside them: places in two parts, masses, whether panels are judged there.
 
+    And how many. Behind them stand some of the values, where panels are judged, too: how many with these.
     ``nodes``: 4 UP numbers.
     """
     q = tl.arange(0, UP)
@@ -248,8 +249,14 @@ def gather_nodes(
     tl.store(nodes + UP + to, low, mask=chosen)
     tl.store(nodes + 2 * UP + to, mass, mask=chosen)
     tl.store(nodes + 3 * UP + to, beside, mask=chosen)
+    count = tl.sum(one, axis=0)
+    every = tl.cdiv(n, UP - CELLS - 7)
+    some = tl.cdiv(n, every)
+    tl.store(nodes + count + q, tl.load(places + q * every, mask=q < some, other=0.0), mask=q < some)
+    tl.store(nodes + UP + count + q, tl.load(places + n + q * every, mask=q < some, other=0.0), mask=q < some)
+    tl.store(nodes + 3 * UP + count + q, tl.full([UP], 1.0, tl.float32), mask=q < some)
     tl.debug_barrier()
-    return tl.sum(one, axis=0)
+    return count, count + some
 
 
 @triton.jit
