@@ -183,6 +183,7 @@ def answer_row(
                 length, climb, X, KB,
             )  # fmt: skip
             length = tl.where(overshot, tl.maximum(length, _SHORTEN * before), length)
+            tl.debug_barrier()  # threads that repeat each other have all read what is written over
             keep_slot(own, BASE, j, base, KP)
             keep_slot(own, WAY, j, way, KP)
         else:
@@ -210,7 +211,9 @@ def answer_row(
                     Uh, Ul, s_2, WEIGHTED, V, X, KB,
                 )  # fmt: skip
                 off = scalar(over_targets(tl.abs(slot_of(own, WEIGHT, j, KP) - c_all), 1, X, KB))
-                keep_slot(own, AIM, j, slot_of(own, AIM, j, KP) - c_all, KP)
+                aim = slot_of(own, AIM, j, KP) - c_all
+                tl.debug_barrier()
+                keep_slot(own, AIM, j, aim, KP)
                 rounds += 1
                 going = (off > _ENOUGH) & (rounds < _ROUNDS)
         k += 1
