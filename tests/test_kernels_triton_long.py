@@ -198,7 +198,7 @@ class TestRanks:
         ask, phi = rank_ask(x, eps, nodes, a)
         several = kernels.pull(ask, phi)
         grad = kernels.pull_backward(ask, phi, several.state, w)
-        monkeypatch.setattr(by_grid, "GATHERED", 4)
+        monkeypatch.setattr(by_grid, "_GATHERED", 4)
         gathered = kernels.pull(ask, phi)
         assert (gathered.out - several.out).abs().max() <= 1e-6 * 3001
         assert gradients_agree(kernels.pull_backward(ask, phi, gathered.state, w), grad).all()

@@ -168,18 +168,15 @@ def test_programs_that_wait_for_each_other(monkeypatch):
     assert gradients_agree(grad, true).all()
 
 
-def at_once(*names):
-    """An executor that runs cooperative programs in threads; they take turns where they look at their counter.
-
-    ``names``: of kernels that are not launched cooperatively, but whose programs shall run at once as well.
-    """
+def at_once():
+    """An executor that runs cooperative programs in threads; they take turns where they look at their counter."""
     from triton.runtime import interpreter
 
     builder, one = interpreter.interpreter_builder, interpreter.GridExecutor
 
     class AtOnce(one):
         def __call__(self, *args, **kwargs):
-            if not kwargs.pop("launch_cooperative_grid", False) and self.fn.__name__ not in names:
+            if not kwargs.pop("launch_cooperative_grid", False):
                 return super().__call__(*args, **kwargs)
             kwargs = {k: v for k, v in kwargs.items() if k in inspect.getfullargspec(self.fn).args}
             scope = interpreter._patch_lang(self.fn)

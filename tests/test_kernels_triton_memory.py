@@ -8,7 +8,7 @@ pytest.importorskip("triton", reason="Triton is made for Linux only")
 import triton  # after the check that it is there
 import triton.language as tl
 
-from sinksort.kernels import triton_launch, triton_long, triton_long_joined_launch, triton_rows, triton_state
+from sinksort.kernels import triton_launch, triton_long, triton_rows, triton_state
 from sinksort.kernels.tables import nodes_in_place_of
 from tests.test_kernels_triton import DEVICE, random, rank_ask
 
@@ -51,11 +51,7 @@ def taken(*tensors):
     + [(triton_long, R, n) for R, n in ((1, 10_000), (16, 10_000), (1, 100_000))],
 )
 @pytest.mark.parametrize("eps", [1e-2, 1e-3])
-@pytest.mark.parametrize("one_launch", [False, True])
-def test_rows_take_at_most_four_times_their_size(monkeypatch, scratch, kernels, R, n, eps, one_launch):
-    """Whatever rows are cut into: by one program, or by as many as large GPUs have multiprocessors."""
-    monkeypatch.setattr(triton_long, "_again_by_grid", lambda *_: (None, one_launch))
-    monkeypatch.setattr(triton_long_joined_launch, "programs_of", lambda _: 132)
+def test_rows_take_at_most_four_times_their_size(scratch, kernels, R, n, eps):
     ask, phi = rank_ask(random(R, n).to(DEVICE), eps, nodes_in_place_of(n, eps, "triton"))
     out, state, error = kernels.pull(ask, phi)
     assert taken(out, state, error) + whole(sum(scratch)) <= 4 * size(ask.x)

@@ -29,7 +29,6 @@ VERSION = tuple(int(part) for part in triton.__version__.split(".")[:2])  #: of 
 _DIRECT = VERSION >= (3, 3)  #: compiled kernels take values for their constants, and ignore them
 AT_ONCE = VERSION >= (3, 3)  #: programs can be launched that wait for each other
 _ALIGNMENT = 256  #: bytes, of everything in the common scratch
-_SMALL = 1 << 20  #: bytes of scratch that a stream keeps, if one launch has it to itself: to ask for it takes time
 _MOST, _MOST_KNOWN = 2048, 64  #: records kept, in all and of asks that are alike; then all are made again
 
 
@@ -97,10 +96,7 @@ class Recorder:
         """None where nothing was compiled: in the interpreter."""
         if not _DIRECT or any(compiled is None for compiled, *_ in self._made):
             return None
-        of_call, of_stream = self._scratch, self._workspace
-        if len(self._made) == 1 and _one_after_the_other(of_call)[1] <= _SMALL:
-            of_call, of_stream = [], [*of_stream, *of_call]  # no launch of anybody else comes in between
-        (scratch, room), (workspace, kept) = _one_after_the_other(of_call), _one_after_the_other(of_stream)
+        (scratch, room), (workspace, kept) = _one_after_the_other(self._scratch), _one_after_the_other(self._workspace)
         counters, counted = _one_after_the_other(self._counters)
         launches = []
         for compiled, programs, args, constants in self._made:
@@ -215,11 +211,6 @@ def _stream(device: int) -> Any:
     return _streams()(device)
 
 
-def capturing(like: Tensor) -> bool:
-    """Whether a CUDA graph is being recorded."""
-    return like.is_cuda and torch.cuda.is_current_stream_capturing()
-
-
 _Memory = dict[tuple[int, Any], Tensor]
 _workspaces: _Memory = {}
 _counters: _Memory = {}
@@ -230,7 +221,7 @@ def _memory_of(kept: _Memory, make: Callable[..., Tensor], like: Tensor, stream:
 
     Counters are zero whenever a launch begins: those of a graph are made so by the graph.
     """
-    if capturing(like):
+    if like.is_cuda and torch.cuda.is_current_stream_capturing():
         return make(size, dtype=torch.uint8, device=like.device)
     place = like.get_device(), stream
     there = kept.get(place)
@@ -253,11 +244,6 @@ def again(known: dict[Any, Any] | None, name: str, *changing: Tensor) -> list[Te
     memory = [t.data_ptr() for t in changing]
     record = known.get(_layout(name, changing, memory))
     return None if record is None else record.again(first, memory)
-
-
-def made_before(known: dict[Any, Any] | None, name: str, *changing: Tensor) -> bool:
-    """Whether ``again`` would find something."""
-    return known is not None and _layout(name, changing, [t.data_ptr() for t in changing]) in known
 
 
 def launches(

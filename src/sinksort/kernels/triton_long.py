@@ -1,8 +1,7 @@
 """Long rows in Triton: a handful of launches, whatever the length; see ``asks`` for what is computed.
 
-Many targets (the nodes of a rule) go by way of a grid, ``triton_long_by_grid``, or in one launch for all of that where
-the host would be slower than the device, ``triton_long_joined``; up to four targets one by one, ``triton_long_few``.
-Nothing here looks at a value, so a CUDA graph can record it.
+Many targets (the nodes of a rule) go by way of a grid, ``triton_long_by_grid``; up to four targets one by one,
+``triton_long_few``. Nothing here looks at a value, so a CUDA graph can record it.
 
 Rows onto few targets go three ways. Up to ``_WHOLE`` values one program has a row. Longer ones are shared by programs
 that wait for each other, in one launch. Where these cannot be launched, or there are so many values that neither their
@@ -20,10 +19,9 @@ from . import triton_long_few as few
 from . import triton_long_few_back as few_back
 from . import triton_long_few_chunks as chunks
 from . import triton_long_few_exchange as exchange
-from . import triton_long_joined_launch as joined
 from . import triton_long_late_launch as late
 from .asks import Answer, Ask
-from .triton_launch import AT_ONCE, Recorder, again, launches, made_before
+from .triton_launch import AT_ONCE, Recorder, again, launches
 from .triton_long_by_grid import MOST_NODES, cut, row_stride, strided
 from .triton_long_few_several import several
 from .triton_long_few_start import ROUNDS, THRESHOLDS
@@ -100,7 +98,7 @@ def _targets(ask: Ask) -> int:
 
 
 def _pull_by_grid(ask: Ask, phi: Tensor) -> Answer:
-    made, at_once = _again_by_grid(ask, "grid", ask.x)
+    made = again(ask.known, "grid", ask.x)
     if made is not None:
         return Answer(*made)
     x = ask.x
@@ -112,21 +110,17 @@ def _pull_by_grid(ask: Ask, phi: Tensor) -> Answer:
     given = _given_to_grid(ask, phi, state)
 
     def make(launch: Recorder) -> None:
-        if at_once:
-            return joined.forward(launch, given, last, _targets(ask), out, error)
         by_grid.forward(launch, given, last, out, error)
         if AT_ONCE:
             late.forward(launch, given, _targets(ask), out, error)
-        return None
 
     tensors = x, given.a, ask.y, ask.b, phi, last, given.eps_rows
-    what = _named("grid", at_once), ask.m, *_what(ask)
-    launches(what, tensors, (out, state, error), given.eps, make, ask.known, (x,))
+    launches(("grid", ask.m, *_what(ask)), tensors, (out, state, error), given.eps, make, ask.known, (x,))
     return Answer(out, state, error)
 
 
 def _pull_back_by_grid(ask: Ask, phi: Tensor, state: Tensor, w: Tensor) -> Tensor:
-    made, at_once = _again_by_grid(ask, "grid back", ask.x, state, w)
+    made = again(ask.known, "grid back", ask.x, state, w)
     if made is not None:
         return made[0]
     x = ask.x
@@ -134,37 +128,13 @@ def _pull_back_by_grid(ask: Ask, phi: Tensor, state: Tensor, w: Tensor) -> Tenso
     given = _given_to_grid(ask, phi, state)
 
     def make(launch: Recorder) -> None:
-        if at_once:
-            return joined.backward(launch, given, _targets(ask), w, out)
         counters = by_grid.backward(launch, given, w, out)
         if AT_ONCE:
             late.backward(launch, given, _targets(ask), w, counters, out)
-        return None
 
     tensors = x, given.a, ask.y, ask.b, phi, given.eps_rows, state, w
-    what = _named("grid back", at_once), ask.m, *_what(ask)
-    launches(what, tensors, (out,), given.eps, make, ask.known, (x, state, w))
+    launches(("grid back", ask.m, *_what(ask)), tensors, (out,), given.eps, make, ask.known, (x, state, w))
     return out
-
-
-def _again_by_grid(ask: Ask, name: str, *changing: Tensor) -> tuple[list[Tensor] | None, bool]:
-    """The results of launches that were made before, or None; and whether they were, or are to be, a single one.
-
-    The single one takes as long to compile as all others, which are made first: who calls once does not wait for both,
-    and who records a graph after a call finds those that it needs.
-    """
-    if not _joins(ask):
-        return again(ask.known, name, *changing), False
-    made = again(ask.known, _named(name, True), *changing)
-    return made, made is not None or made_before(ask.known, name, *changing)
-
-
-def _joins(ask: Ask) -> bool:
-    return ask.known is not None and joined.joins(ask.x)
-
-
-def _named(name: str, at_once: bool) -> str:
-    return f"{name} at once" if at_once else name
 
 
 def _given_to_grid(ask: Ask, phi: Tensor, state: Tensor) -> by_grid.Given:

@@ -28,7 +28,7 @@ MOST_NODES = 128  #: of a rule
 _PROGRAMS = 528  #: chunks that all rows together are cut into: four for each multiprocessor of a large GPU
 _MOMENTS_BLOCK, _SPREAD_BLOCK, _READ_BLOCK, _SUM_BLOCK = 2048, 512, 1024, 512
 _SPREAD_WARPS = 8  #: each of which has a slab of the block
-GATHERED = 64  #: chunks of a row that its one program adds up itself
+_GATHERED = 64  #: chunks of a row that its one program adds up itself
 _WHOLE = 2048  #: longest rows that every program may read
 _HEAD: int = grid.HEAD.value
 _LO: int = LO.value
@@ -58,10 +58,7 @@ class Sizes(NamedTuple):
     @property
     def tiles(self) -> dict[str, int]:
         """How the small problem is shared among threads, and how many warps: a thread holds at most 80 pairs."""
-        return self.tiles_of(4 if self.HI == 16 else 8, 16, 8)
-
-    def tiles_of(self, warps: int, lanes: int, lanes_of_all: int) -> dict[str, int]:
-        """So many lanes of a warp share the targets; in the pass over all nodes so many."""
+        warps, lanes, lanes_of_all = (4 if self.HI == 16 else 8), 16, 8
         nodes = 32 // lanes * warps
         coarse = 64 if self.HI == 16 else 128  # and 32 more: those that a mass can reach
         return {
@@ -136,7 +133,7 @@ def forward(launch: Recorder, given: Given, last: Tensor, out: Tensor, error: Te
         )  # fmt: skip
     G, tiles = _cut_to_spread(R, n, UP)
     width = UP * (1 + given.weighted)
-    chunks = until_written(None if given.weighted else out, launch, R, G * width)
+    chunks = _until_written(None if given.weighted else out, launch, R, G * width)
     launch(
         spread, R * G, *strided(x), *strided(a), stats, M, *of_state, *chunks, n, tiles, G,
         **kind, HI=HI, GP=_most(M or 1), BLOCK=_SPREAD_BLOCK, SLABS=_SPREAD_WARPS,
@@ -144,7 +141,7 @@ def forward(launch: Recorder, given: Given, last: Tensor, out: Tensor, error: Te
     )  # fmt: skip
     chunks, G = _gathered(launch, chunks, R, G, width)
     matrix = launch.constant(to_nodes(x.device))
-    scratch = until_written(out, launch, R, UP + given.weighted * sizes.nodes)
+    scratch = _until_written(out, launch, R, UP + given.weighted * sizes.nodes)
     launch(
         solve, R,
         *chunks, G, matrix, *given.targets, last, row_stride(last), given.eps, given.eps_rows, *of_state, error,
@@ -166,7 +163,7 @@ def backward(launch: Recorder, given: Given, w: Tensor, out: Tensor) -> Tensor:
     K, KP, HI, CELLS, UP = sizes = sizes_of(given.y)
     of_state, of_eps = (given.state, given.size, given.before), (given.eps, given.eps_rows)
     G, tiles = _cut_to_spread(R, n, UP)
-    chunks = until_written(out, launch, R, G * UP)
+    chunks = _until_written(out, launch, R, G * UP)
     launch(
         spread_cotangents, R * G, *strided(x), *strided(w), *of_state, *chunks, n, tiles, G,
         SQUASH=given.code, HI=HI, BLOCK=_SPREAD_BLOCK, SLABS=_SPREAD_WARPS, num_warps=_SPREAD_WARPS,
@@ -176,7 +173,7 @@ def backward(launch: Recorder, given: Given, w: Tensor, out: Tensor) -> Tensor:
     of_values = *strided(x), *strided(a), *strided(w)
     whole = n <= _WHOLE
     if whole and _READ_BLOCK >= UP:
-        scratch, scratch_row = until_written(out, launch, R, UP + sizes.nodes)
+        scratch, scratch_row = _until_written(out, launch, R, UP + sizes.nodes)
     else:  # others read the table while they write
         scratch, scratch_row = launch.empty(R * 2 * UP, dtype=torch.float32), 2 * UP
     launch(
@@ -210,7 +207,7 @@ def _cut_to_spread(R: int, n: int, UP: int) -> tuple[int, int]:
     return cut(R, n, _SPREAD_BLOCK, min(_PROGRAMS, R * max(1, n // UP)) if n <= _WHOLE else _PROGRAMS)
 
 
-def until_written(result: Tensor | None, launch: Recorder, R: int, singles: int) -> tuple[Tensor, int]:
+def _until_written(result: Tensor | None, launch: Recorder, R: int, singles: int) -> tuple[Tensor, int]:
     """Room for so many numbers of each row, and how far apart rows are: where the result will stand, if they fit."""
     if result is not None and result.dtype == torch.float32 and result.shape[1] >= singles:
         return result, result.shape[1]
@@ -221,7 +218,7 @@ def _gathered(
     launch: Recorder, chunks: tuple[Tensor, int], R: int, G: int, width: int
 ) -> tuple[tuple[Tensor, int], int]:
     """What the chunks of each row have left, and how many that are: one, if there were many."""
-    if G <= GATHERED:
+    if G <= _GATHERED:
         return chunks, G
     together = launch.empty(R * width, dtype=torch.float32)
     launch(gather, R * programs_to_gather(width), *chunks, together, G, WIDTH=width, BLOCK=128)

@@ -149,32 +149,17 @@ def sum_back(
     KP: tl.constexpr, CELLS: tl.constexpr, UP: tl.constexpr, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr,
     EPS_ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
-    """``leave_sums_back`` of all chunks."""
+    """``chunk_sums_back`` of all chunks."""
     pid = tl.program_id(0)
-    leave_sums_back(
-        x, x_row, x_step, a, a_row, a_step, w, w_row, w_step, state, size, before, scratch, sums, eps, eps_rows, n,
-        tiles, G, pid, KP, CELLS, UP, SQUASH, WEIGHTED, EPS_ROWS, BLOCK,
-    )  # fmt: skip
-
-
-@triton.jit
-def leave_sums_back(
-    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, w: tl.tensor,
-    w_row: tl.tensor, w_step: tl.tensor, state: tl.tensor, size: tl.tensor, before: tl.tensor, scratch: tl.tensor,
-    sums: tl.tensor, eps: tl.tensor, eps_rows: tl.tensor, n: tl.tensor, tiles: tl.tensor, G: tl.tensor,
-    item: tl.tensor, KP: tl.constexpr, CELLS: tl.constexpr, UP: tl.constexpr, SQUASH: tl.constexpr,
-    WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr, BLOCK: tl.constexpr,
-) -> None:  # fmt: skip
-    """``chunk_sums_back`` of chunk ``item`` of all rows, which have G each."""
-    row, g = item // G, item % G
+    row, g = pid // G, pid % G
     table = table_of(state, row, size, before)
     covariances = scratch + row.to(tl.int64) * (2 * UP)
     total, tilted = chunk_sums_back(
         x, x_row, x_step, a, a_row, a_step, w, w_row, w_step, row, g, tiles, n, table, covariances,
         slope_back(eps, eps_rows, row, EPS_ROWS), KP, CELLS, UP, SQUASH, WEIGHTED, BLOCK,
     )  # fmt: skip
-    tl.store(sums + item.to(tl.int64) * 2, total)
-    tl.store(sums + item.to(tl.int64) * 2 + 1, tilted)
+    tl.store(sums + pid.to(tl.int64) * 2, total)
+    tl.store(sums + pid.to(tl.int64) * 2 + 1, tilted)
 
 
 @triton.jit

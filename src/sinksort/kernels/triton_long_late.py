@@ -95,25 +95,7 @@ def late_forward(
     FIRST: tl.constexpr, PANELS: tl.constexpr, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr,
     BN: tl.constexpr, PP: tl.constexpr,
 ) -> None:  # fmt: skip
-    """``answer_rows`` by all programs."""
-    p = tl.program_id(0)
-    answer_rows(
-        x, x_row, x_step, a, a_row, a_step, y, y_row, phi, phi_row, K, eps, eps_rows, state, size, before, behind,
-        error, out, rules, sums, room, places, R, n, m, p, P, FIRST, PANELS, SQUASH, WEIGHTED, EPS_ROWS, BN, PP,
-    )  # fmt: skip
-
-
-@triton.jit
-def answer_rows(
-    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor,
-    y: tl.tensor, y_row: tl.tensor, phi: tl.tensor, phi_row: tl.tensor, K: tl.tensor, eps: tl.tensor,
-    eps_rows: tl.tensor, state: tl.tensor, size: tl.tensor, before: tl.tensor, behind: tl.tensor, error: tl.tensor,
-    out: tl.tensor, rules: tl.tensor, sums: tl.tensor, room: tl.tensor, places: tl.tensor, R: tl.tensor,
-    n: tl.tensor, m: tl.tensor, p: tl.tensor, P: tl.tensor,
-    FIRST: tl.constexpr, PANELS: tl.constexpr, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr,
-    BN: tl.constexpr, PP: tl.constexpr,
-) -> None:  # fmt: skip
-    """All late rows, of which this is program p of P. There are 2^FIRST panels at first.
+    """There are 2^FIRST panels at first.
 
     ``sums``: 3 (P + 1) doubles a slot; ``room``: 3 P doubles a slot; ``places``: two singles for each value of a row.
     """
@@ -126,7 +108,7 @@ def answer_rows(
                     answer_row(
                         x, x_row, x_step, a, a_row, a_step, y, y_row, phi, phi_row, K, eps, eps_rows,
                         table_of(state, tl.zeros([], tl.int32) + row, size, before), behind, error, out, rules, sums,
-                        room, places, tl.zeros([], tl.int64) + row, n, m, p, P,
+                        room, places, tl.zeros([], tl.int64) + row, n, m, P,
                         FIRST, PANELS, SQUASH, WEIGHTED, EPS_ROWS, BN, PP,
                     )  # fmt: skip
 
@@ -136,11 +118,12 @@ def answer_row(
     x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor,
     y: tl.tensor, y_row: tl.tensor, phi: tl.tensor, phi_row: tl.tensor, K: tl.tensor, eps: tl.tensor,
     eps_rows: tl.tensor, table: tl.tensor, behind: tl.tensor, error: tl.tensor, out: tl.tensor, rules: tl.tensor,
-    sums: tl.tensor, room: tl.tensor, places: tl.tensor, row: tl.tensor, n: tl.tensor, m: tl.tensor, p: tl.tensor,
-    P: tl.tensor, FIRST: tl.constexpr, PANELS: tl.constexpr, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr,
-    EPS_ROWS: tl.constexpr, BN: tl.constexpr, PP: tl.constexpr,
+    sums: tl.tensor, room: tl.tensor, places: tl.tensor, row: tl.tensor, n: tl.tensor, m: tl.tensor, P: tl.tensor,
+    FIRST: tl.constexpr, PANELS: tl.constexpr, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr,
+    BN: tl.constexpr, PP: tl.constexpr,
 ) -> None:  # fmt: skip
     KP: tl.constexpr = PANELS * SLOTS
+    p = tl.program_id(0)
     j = tl.arange(0, KP)
     q = tl.arange(0, PANELS)
     ticket = (table + TICKET).to(tl.pointer_type(tl.int32))
@@ -150,7 +133,7 @@ def answer_row(
     s = slope_back(eps, eps_rows, row, EPS_ROWS) * span
     s_2 = (s * LOG2_E).to(tl.float32)
     per_weight = weight_of_row(a, a_row, a_step, row, n, WEIGHTED, _BLOCK)
-    begin, end = share_of(n, p, P, BN)
+    begin, end = share_of(n, P, BN)
     place_all(x, x_row, x_step, row, begin, end, n, origin, unit, places, SQUASH, _BLOCK)
     level = tl.zeros([PANELS], tl.int32) + tl.where(q < (1 << FIRST), FIRST, 0)
     index = tl.where(q < (1 << FIRST), q, 0)
@@ -169,7 +152,7 @@ def answer_row(
             xh, xl, weight = standing(places, a, a_row, a_step, row, at, n, per_weight, WEIGHTED)
             under = (xh + xl)[:, None] <= middle[None, :]
             below += tl.sum(tl.where(under, weight[:, None], 0.0), axis=0).to(tl.float64)
-        below, met = together_one(below, sums, ticket, met, p, P, KP, PP, False)
+        below, met = together_one(below, sums, ticket, met, P, KP, PP, False)
         enough = below.to(tl.float32) >= mass
         most = tl.where(enough, middle, most)
         least = tl.where(enough, least, middle)
@@ -197,7 +180,7 @@ def answer_row(
             c += agreed_sum(part, axis=0).to(tl.float64)
             D += agreed_sum(part * (1.0 - share), axis=0).to(tl.float64)
             Ly += agreed_sum(part * apart_from_mean(share, y_at, 1), axis=0).to(tl.float64)
-        c, D, Ly, met = together(c, D, Ly, sums, ticket, met, p, P, 3, KP, PP, False)
+        c, D, Ly, met = together(c, D, Ly, sums, ticket, met, P, 3, KP, PP, False)
         rho = (b.to(tl.float64) - c).to(tl.float32)
         off = agreed_sum(tl.abs(rho), axis=0)
         if off > tolerance:
@@ -208,7 +191,7 @@ def answer_row(
             else:
                 newton, met = solved(
                     rho, D.to(tl.float32), Ly.to(tl.float32), step, b, 1e-3, places, a, a_row, a_step, row, begin,
-                    end, n, per_weight, y_at, yh, yl, Uh, Ul, s_2, sums, ticket, met, p, P,
+                    end, n, per_weight, y_at, yh, yl, Uh, Ul, s_2, sums, ticket, met, P,
                     WEIGHTED, _CG_FORWARD, BN, KP, PP,
                 )  # fmt: skip
                 newton = tl.where(has, newton - agreed_sum(b * newton, axis=0), 0.0)
@@ -238,7 +221,7 @@ def answer_row(
                 squares = 4.0 * squares / tl.maximum(tl.sum(share, axis=2), 1e-30)
                 worst = tl.maximum(worst, tl.max(tl.where((at < n)[:, None], squares, 0.0), axis=0))
             spread = tl.reshape(tl.broadcast_to(worst[:, None], [PANELS, SLOTS]), [KP]).to(tl.float64)
-            spread, met = together_one(spread, sums, ticket, met, p, P, KP, PP, True)
+            spread, met = together_one(spread, sums, ticket, met, P, KP, PP, True)
             worst = tl.max(tl.reshape(spread, [PANELS, SLOTS]), axis=1).to(tl.float32)
             off_rule = agreed_sum(worst, axis=0)
             if off_rule <= 0.8 * ACCEPTED:
@@ -304,26 +287,7 @@ def late_backward(
     PANELS: tl.constexpr, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr, BN: tl.constexpr,
     PP: tl.constexpr,
 ) -> None:  # fmt: skip
-    """``pull_rows_back`` by all programs."""
-    p = tl.program_id(0)
-    pull_rows_back(
-        x, x_row, x_step, a, a_row, a_step, w, w_row, w_step, y, y_row, phi, phi_row, K, eps, eps_rows, state, size,
-        before, behind, tickets, apart, grad, rules, sums, room, places, R, n, m, p, P,
-        PANELS, SQUASH, WEIGHTED, EPS_ROWS, BN, PP,
-    )  # fmt: skip
-
-
-@triton.jit
-def pull_rows_back(
-    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor,
-    w: tl.tensor, w_row: tl.tensor, w_step: tl.tensor, y: tl.tensor, y_row: tl.tensor, phi: tl.tensor,
-    phi_row: tl.tensor, K: tl.tensor, eps: tl.tensor, eps_rows: tl.tensor, state: tl.tensor, size: tl.tensor,
-    before: tl.tensor, behind: tl.tensor, tickets: tl.tensor, apart: tl.tensor, grad: tl.tensor, rules: tl.tensor,
-    sums: tl.tensor, room: tl.tensor, places: tl.tensor, R: tl.tensor, n: tl.tensor, m: tl.tensor, p: tl.tensor,
-    P: tl.tensor, PANELS: tl.constexpr, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr,
-    BN: tl.constexpr, PP: tl.constexpr,
-) -> None:  # fmt: skip
-    """As ``answer_rows``; the counters of rows are ``apart`` singles apart."""
+    """As ``late_forward``; the counters of rows are ``apart`` singles apart."""
     for first in range(0, R, _ROWS):
         rows = (first + tl.arange(0, _ROWS)).to(tl.int64)
         states = table_of(state, rows, size, before)
@@ -335,7 +299,7 @@ def pull_rows_back(
                     pull_row_back(
                         x, x_row, x_step, a, a_row, a_step, w, w_row, w_step, y, y_row, phi, phi_row, K, eps, eps_rows,
                         table, behind, (tickets + row64 * apart).to(tl.pointer_type(tl.int32)), grad, rules, sums, room,
-                        places, row64, n, m, p, P, PANELS, SQUASH, WEIGHTED, EPS_ROWS, BN, PP,
+                        places, row64, n, m, P, PANELS, SQUASH, WEIGHTED, EPS_ROWS, BN, PP,
                     )  # fmt: skip
 
 
@@ -345,11 +309,12 @@ def pull_row_back(
     w: tl.tensor, w_row: tl.tensor, w_step: tl.tensor, y: tl.tensor, y_row: tl.tensor, phi: tl.tensor,
     phi_row: tl.tensor, K: tl.tensor, eps: tl.tensor, eps_rows: tl.tensor, table: tl.tensor, behind: tl.tensor,
     ticket: tl.tensor, grad: tl.tensor, rules: tl.tensor, sums: tl.tensor, room: tl.tensor, places: tl.tensor,
-    row: tl.tensor, n: tl.tensor, m: tl.tensor, p: tl.tensor, P: tl.tensor,
+    row: tl.tensor, n: tl.tensor, m: tl.tensor, P: tl.tensor,
     PANELS: tl.constexpr, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr, BN: tl.constexpr,
     PP: tl.constexpr,
 ) -> None:  # fmt: skip
     KP: tl.constexpr = PANELS * SLOTS
+    p = tl.program_id(0)
     j = tl.arange(0, KP)
     q = tl.arange(0, PANELS)
     room += p.to(tl.int64) * (3 * KP)
@@ -360,7 +325,7 @@ def pull_row_back(
     s = slope_x * span
     s_2 = (s * LOG2_E).to(tl.float32)
     per_weight = weight_of_row(a, a_row, a_step, row, n, WEIGHTED, _BLOCK)
-    begin, end = share_of(n, p, P, BN)
+    begin, end = share_of(n, P, BN)
     place_all(x, x_row, x_step, row, begin, end, n, origin, unit, places, SQUASH, _BLOCK)
     own = table + behind
     U = tl.load(own + j).to(tl.float64) + tl.load(own + KP + j).to(tl.float64)
@@ -382,13 +347,13 @@ def pull_row_back(
         t += agreed_sum(cotangent[:, None] * flow, axis=0).to(tl.float64)
         Ly += agreed_sum(weight[:, None] * flow, axis=0).to(tl.float64)
         D += agreed_sum(weight[:, None] * share * (1.0 - share), axis=0).to(tl.float64)
-    t, D, Ly, met = together(t, D, Ly, sums, ticket, met, p, P, 3, KP, PP, False)
+    t, D, Ly, met = together(t, D, Ly, sums, ticket, met, P, 3, KP, PP, False)
     largest = tl.max(tl.abs(t), axis=0)
     largest = tl.where(largest > 0, largest, 1.0)
     # t is that of places of targets in place of phi, which is ``per_y`` of it.
     multiplier, met = solved(
         (t / largest).to(tl.float32), D.to(tl.float32), Ly.to(tl.float32), step, b, 1e-5, places, a, a_row, a_step,
-        row, begin, end, n, per_weight, y_at, yh, yl, Uh, Ul, s_2, sums, ticket, met, p, P,
+        row, begin, end, n, per_weight, y_at, yh, yl, Uh, Ul, s_2, sums, ticket, met, P,
         WEIGHTED, _CG_BACKWARD, BN, KP, PP,
     )  # fmt: skip
     multiplier = multiplier * largest.to(tl.float32)
@@ -414,7 +379,7 @@ def pull_row_back(
             total += agreed_sum(g, axis=0)
             tilted += agreed_sum(g * z, axis=0)
         both = tl.where(j == 0, total, tl.where(j == 1, tilted, 0.0))
-        both, met = together_one(both, sums, ticket, met, p, P, KP, PP, False)
+        both, met = together_one(both, sums, ticket, met, P, KP, PP, False)
         total = tl.sum(tl.where(j == 0, both, 0.0), axis=0)
         tilted = tl.sum(tl.where(j == 1, both, 0.0), axis=0)
         tilted = tl.where(tl.load(table + CONSTANT) > 0.0, 0.0, tilted)

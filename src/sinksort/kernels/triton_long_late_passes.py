@@ -1,8 +1,8 @@
-"""Passes over a late row by P programs together: each has a share of the values, and sums are exchanged.
+"""Passes over a late row by all programs together: each takes every P-th tile of values, and sums are exchanged.
 
 Programs wait for each other at a counter in memory, so all of them must run at once: they are launched cooperatively,
-no more than the device has multiprocessors, or are those of a launch that are known to run (``triton_long_joined``).
-All of them add up the same numbers in the same order, and so agree on what to do next. One program alone never waits.
+no more than the device has multiprocessors. All of them add up the same numbers in the same order, and so agree on what
+to do next. One program alone never waits.
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ def meet(ticket: tl.tensor, met: tl.tensor, P: tl.tensor) -> Any:
 
 @triton.jit
 def together(
-    one: tl.tensor, two: tl.tensor, three: tl.tensor, sums: tl.tensor, ticket: tl.tensor, met: tl.tensor, p: tl.tensor,
-    P: tl.tensor, COUNT: tl.constexpr, KP: tl.constexpr, PP: tl.constexpr, LARGEST: tl.constexpr,
+    one: tl.tensor, two: tl.tensor, three: tl.tensor, sums: tl.tensor, ticket: tl.tensor, met: tl.tensor, P: tl.tensor,
+    COUNT: tl.constexpr, KP: tl.constexpr, PP: tl.constexpr, LARGEST: tl.constexpr,
 ) -> Any:  # fmt: skip
     """Sums over all programs of up to three vectors, or their largest entries. ``sums``: P + 1 times 3 KP doubles.
 
-    This is program p. Every one adds up some of the entries. PP: the power of two from P on, or a larger one.
+    Every program adds up some of the entries. PP: the power of two from P on.
     """
+    p = tl.program_id(0)
     j = tl.arange(0, KP)
     mine = sums + (p + 1).to(tl.int64) * (3 * KP)
     tl.store(mine + j, one.to(tl.float64))
@@ -47,15 +48,14 @@ def together(
         tl.store(mine + KP + j, two.to(tl.float64))
         tl.store(mine + 2 * KP + j, three.to(tl.float64))
     met = meet(ticket, met, P)
-    WIDTH: tl.constexpr = KP if PP == 1 else (2 * KP // PP if KP > PP else 2)  # P is more than half of PP, as a rule
+    WIDTH: tl.constexpr = KP if PP == 1 else (2 * KP // PP if KP > PP else 2)  # P is more than half of PP
+    k = p * WIDTH + tl.arange(0, WIDTH)
     q = tl.arange(0, PP)
-    for first in range(p * WIDTH, KP, P * WIDTH):
-        k = first + tl.arange(0, WIDTH)
-        for which in tl.static_range(COUNT):
-            at = sums + (q[:, None] + 1).to(tl.int64) * (3 * KP) + which * KP + k[None, :]
-            parts = tl.load(at, mask=(q < P)[:, None] & (k < KP)[None, :], other=0.0, cache_modifier=".cg")
-            whole = tl.max(parts, axis=0) if LARGEST else tl.sum(parts, axis=0)
-            tl.store(sums + which * KP + k, whole, mask=k < KP)
+    for which in tl.static_range(COUNT):
+        at = sums + (q[:, None] + 1).to(tl.int64) * (3 * KP) + which * KP + k[None, :]
+        parts = tl.load(at, mask=(q < P)[:, None] & (k < KP)[None, :], other=0.0, cache_modifier=".cg")
+        whole = tl.max(parts, axis=0) if LARGEST else tl.sum(parts, axis=0)
+        tl.store(sums + which * KP + k, whole, mask=k < KP)
     met = meet(ticket, met, P)
     one = tl.load(sums + j, cache_modifier=".cg")
     if COUNT > 1:
@@ -66,11 +66,11 @@ def together(
 
 @triton.jit
 def together_one(
-    v: tl.tensor, sums: tl.tensor, ticket: tl.tensor, met: tl.tensor, p: tl.tensor, P: tl.tensor, KP: tl.constexpr,
-    PP: tl.constexpr, LARGEST: tl.constexpr,
+    v: tl.tensor, sums: tl.tensor, ticket: tl.tensor, met: tl.tensor, P: tl.tensor, KP: tl.constexpr, PP: tl.constexpr,
+    LARGEST: tl.constexpr,
 ) -> Any:  # fmt: skip
     """``together`` for one vector."""
-    one, _two, _three, met = together(v, v, v, sums, ticket, met, p, P, 1, KP, PP, LARGEST)
+    one, _two, _three, met = together(v, v, v, sums, ticket, met, P, 1, KP, PP, LARGEST)
     return one, met
 
 
@@ -118,10 +118,10 @@ def place_all(
 
 
 @triton.jit
-def share_of(n: tl.tensor, p: tl.tensor, P: tl.tensor, BN: tl.constexpr) -> Any:
-    """Which values are program p's own."""
+def share_of(n: tl.tensor, P: tl.tensor, BN: tl.constexpr) -> Any:
+    """Which values are this program's own."""
     each = tl.cdiv(tl.cdiv(n, P), BN) * BN
-    begin = p * each
+    begin = tl.program_id(0) * each
     return begin, tl.minimum(begin + each, n)
 
 
@@ -149,7 +149,7 @@ def solved(
     places: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, row: tl.tensor, begin: tl.tensor,
     end: tl.tensor, n: tl.tensor, per_weight: tl.tensor,
     y: tl.tensor, yh: tl.tensor, yl: tl.tensor, Uh: tl.tensor, Ul: tl.tensor, s: tl.tensor,
-    sums: tl.tensor, ticket: tl.tensor, met: tl.tensor, p: tl.tensor, P: tl.tensor,
+    sums: tl.tensor, ticket: tl.tensor, met: tl.tensor, P: tl.tensor,
     WEIGHTED: tl.constexpr, MOST: tl.constexpr, BN: tl.constexpr, KP: tl.constexpr, PP: tl.constexpr,
 ) -> Any:  # fmt: skip
     """L^+ r by conjugate gradients, as ``triton_whole.solve_by_passes``: each product with L is a pass."""
@@ -165,7 +165,7 @@ def solved(
             xh, xl, weight = standing(places, a, a_row, a_step, row, at, n, per_weight, WEIGHTED)
             share = plan_of(xh, xl, y, yh, yl, Uh, Ul, s)
             sum_Lw += agreed_sum(weight[:, None] * share * apart_from_mean(share, way, 1), axis=0).to(tl.float64)
-        sum_Lw, met = together_one(sum_Lw, sums, ticket, met, p, P, KP, PP, False)
+        sum_Lw, met = together_one(sum_Lw, sums, ticket, met, P, KP, PP, False)
         Lw = sum_Lw.to(tl.float32)
         Lw += 1e-7 * b * (way - agreed_sum(b * way, axis=0))  # where the plan falls apart: see ``bridged``
         out, r, way, rz = go_on(out, r, way, rz, Lw, inverse_D, resistance)

@@ -218,24 +218,12 @@ def moments(
     y_row: tl.tensor, K: tl.tensor, stats: tl.tensor, n: tl.tensor, tiles: tl.tensor, G: tl.tensor,
     SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, RULE: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
-    """``leave_moments`` of all chunks."""
+    """``chunk_moments`` of all chunks."""
     pid = tl.program_id(0)
-    leave_moments(
-        x, x_row, x_step, a, a_row, a_step, y, y_row, K, stats, n, tiles, G, pid, SQUASH, WEIGHTED, RULE, BLOCK
-    )
-
-
-@triton.jit
-def leave_moments(
-    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, y: tl.tensor,
-    y_row: tl.tensor, K: tl.tensor, stats: tl.tensor, n: tl.tensor, tiles: tl.tensor, G: tl.tensor, item: tl.tensor,
-    SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, RULE: tl.constexpr, BLOCK: tl.constexpr,
-) -> None:  # fmt: skip
-    """``chunk_moments`` of chunk ``item`` of all rows, which have G each."""
     total, mean, squares, bottom, top, least, most, nan = chunk_moments(
-        x, x_row, x_step, a, a_row, a_step, y, y_row, K, n, item // G, item % G, tiles, SQUASH, WEIGHTED, RULE, BLOCK
+        x, x_row, x_step, a, a_row, a_step, y, y_row, K, n, pid // G, pid % G, tiles, SQUASH, WEIGHTED, RULE, BLOCK
     )
-    out = stats + item.to(tl.int64) * 8
+    out = stats + pid.to(tl.int64) * 8
     tl.store(out, total)
     tl.store(out + 1, mean)
     tl.store(out + 2, squares)

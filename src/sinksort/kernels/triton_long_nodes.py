@@ -21,7 +21,7 @@ W1, W2, W3, W4, W5, W6, W7 = (
     tl.constexpr(w / 2**25) for w in (20612592, -5153148, 1717716, -490776, 104104, -14196, 924)
 )
 _AT_ONCE = tl.constexpr(16)  #: chunks that are added up together
-SLICE = tl.constexpr(32)  #: numbers that a program gathers
+_SLICE = tl.constexpr(32)  #: numbers that a program gathers
 
 
 @triton.jit
@@ -73,21 +73,11 @@ def from_counts() -> Any:
 def gather(
     moments: tl.tensor, moments_row: tl.tensor, out: tl.tensor, G: tl.tensor, WIDTH: tl.constexpr, BLOCK: tl.constexpr
 ) -> None:  # fmt: skip
-    """``gather_slice`` of all slices."""
-    pid = tl.program_id(0)
-    gather_slice(moments, moments_row, out, G, pid, WIDTH, BLOCK)
-
-
-@triton.jit
-def gather_slice(
-    moments: tl.tensor, moments_row: tl.tensor, out: tl.tensor, G: tl.tensor, item: tl.tensor, WIDTH: tl.constexpr,
-    BLOCK: tl.constexpr,
-) -> None:  # fmt: skip
     """One chunk of many, by several programs a row: WIDTH numbers a chunk, BLOCK chunks at a time."""
-    SLICES: tl.constexpr = WIDTH // SLICE
-    row = (item // SLICES).to(tl.int64)
-    q = item % SLICES * SLICE + tl.arange(0, SLICE)
-    total = tl.zeros((SLICE,), tl.float32)
+    SLICES: tl.constexpr = WIDTH // _SLICE
+    row = (tl.program_id(0) // SLICES).to(tl.int64)
+    q = tl.program_id(0) % SLICES * _SLICE + tl.arange(0, _SLICE)
+    total = tl.zeros((_SLICE,), tl.float32)
     for first in range(0, G, BLOCK):
         g = first + tl.arange(0, BLOCK)
         where = row * moments_row + g[:, None] * WIDTH + q[None, :]
@@ -97,7 +87,7 @@ def gather_slice(
 
 def programs_to_gather(width: int) -> int:
     """Of one row."""
-    return width // int(SLICE.value)
+    return width // int(_SLICE.value)
 
 
 @triton.jit

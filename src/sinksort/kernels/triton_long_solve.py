@@ -72,29 +72,6 @@ def solve(
     EPS_ROWS: tl.constexpr, KB: tl.constexpr, X: tl.constexpr, V: tl.constexpr, VT: tl.constexpr, KF: tl.constexpr,
     XF: tl.constexpr, SQUASH: tl.constexpr, READ: tl.constexpr,
 ) -> None:  # fmt: skip
-    """``solve_row`` of all rows.
-
-    Nothing is compiled for the layout of x: this kernel takes long to compile, and reads little.
-    """
-    row = tl.program_id(0)
-    solve_row(
-        moments, moments_row, chunks, to_nodes, y, y_row, b, b_row, phi, phi_row, last, last_row, eps, eps_rows,
-        state, size, before, error, scratch, scratch_row, x, x_row, x_step, out, n, row,
-        K, KP, CELLS, UP, WEIGHTED, EPS_ROWS, KB, X, V, VT, KF, XF, SQUASH, READ,
-    )  # fmt: skip
-
-
-@triton.jit
-def solve_row(
-    moments: tl.tensor, moments_row: tl.tensor, chunks: tl.tensor, to_nodes: tl.tensor, y: tl.tensor, y_row: tl.tensor,
-    b: tl.tensor, b_row: tl.tensor, phi: tl.tensor, phi_row: tl.tensor, last: tl.tensor, last_row: tl.tensor,
-    eps: tl.tensor, eps_rows: tl.tensor, state: tl.tensor, size: tl.tensor, before: tl.tensor, error: tl.tensor,
-    scratch: tl.tensor, scratch_row: tl.tensor, x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, out: tl.tensor,
-    n: tl.tensor, row: tl.tensor,
-    K: tl.constexpr, KP: tl.constexpr, CELLS: tl.constexpr, UP: tl.constexpr, WEIGHTED: tl.constexpr,
-    EPS_ROWS: tl.constexpr, KB: tl.constexpr, X: tl.constexpr, V: tl.constexpr, VT: tl.constexpr, KF: tl.constexpr,
-    XF: tl.constexpr, SQUASH: tl.constexpr, READ: tl.constexpr,
-) -> None:  # fmt: skip
     """Potentials, tables and errors of a row whose facts are in its state.
 
     Scratch of a row: UP numbers, and with weights as many as there are nodes; moments may stand there, unless there are
@@ -102,8 +79,10 @@ def solve_row(
 
     Tiles of the coarse nodes have KB lanes for the targets, X for nodes, of which a thread has V and VT. The pass over
     all nodes has tiles of KF lanes and XF nodes. If READ is not 0, the tables are read as well, at READ values x at a
-    time; x and what comes with it may be None otherwise, and SQUASH anything.
+    time; x and what comes with it may be None otherwise, and SQUASH anything. Nothing is compiled for the layout of x:
+    this kernel takes long to compile, and reads little.
     """
+    row = tl.program_id(0)
     row64 = row.to(tl.int64)
     NODES: tl.constexpr = CELLS + 7
     CP: tl.constexpr = UP // 2

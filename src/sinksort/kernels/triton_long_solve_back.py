@@ -41,26 +41,6 @@ def solve_backward(
     KB: tl.constexpr, X: tl.constexpr, V: tl.constexpr, VT: tl.constexpr, KF: tl.constexpr, XF: tl.constexpr,
     SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, READ: tl.constexpr,
 ) -> None:  # fmt: skip
-    """``solve_row_back`` of all rows."""
-    row = tl.program_id(0)
-    solve_row_back(
-        moments, moments_row, chunks, to_nodes, y, y_row, b, b_row, phi, phi_row, eps, eps_rows, state, size, before,
-        scratch, scratch_row, x, x_row, x_step, a, a_row, a_step, w, w_row, w_step, out, n, row,
-        K, KP, CELLS, UP, EPS_ROWS, KB, X, V, VT, KF, XF, SQUASH, WEIGHTED, READ,
-    )  # fmt: skip
-
-
-@triton.jit
-def solve_row_back(
-    moments: tl.tensor, moments_row: tl.tensor, chunks: tl.tensor, to_nodes: tl.tensor, y: tl.tensor, y_row: tl.tensor,
-    b: tl.tensor, b_row: tl.tensor, phi: tl.tensor, phi_row: tl.tensor, eps: tl.tensor, eps_rows: tl.tensor,
-    state: tl.tensor, size: tl.tensor, before: tl.tensor, scratch: tl.tensor, scratch_row: tl.tensor, x: tl.tensor,
-    x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, w: tl.tensor,
-    w_row: tl.tensor, w_step: tl.tensor, out: tl.tensor, n: tl.tensor, row: tl.tensor,
-    K: tl.constexpr, KP: tl.constexpr, CELLS: tl.constexpr, UP: tl.constexpr, EPS_ROWS: tl.constexpr,
-    KB: tl.constexpr, X: tl.constexpr, V: tl.constexpr, VT: tl.constexpr, KF: tl.constexpr, XF: tl.constexpr,
-    SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, READ: tl.constexpr,
-) -> None:  # fmt: skip
     """lambda of one row, and the table of Cov(lambda, y) at the nodes: the first UP numbers of a row's scratch.
 
     After these come as many as there are nodes, the first of which is 0 in the end. The moments may stand there, and so
@@ -68,8 +48,9 @@ def solve_row_back(
 
     Where the coarse nodes were good enough forward, they are here. Otherwise what all nodes say is missing is solved
     for as well, and the table is computed at all nodes. If READ is not 0, the cotangent of x is computed as well, of
-    READ values at a time; see ``triton_long_solve.solve_row``.
+    READ values at a time; see ``triton_long_solve.solve``.
     """
+    row = tl.program_id(0)
     row64 = row.to(tl.int64)
     NODES: tl.constexpr = CELLS + 7
     CP: tl.constexpr = UP // 2

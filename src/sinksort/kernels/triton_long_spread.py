@@ -182,22 +182,6 @@ def spread(
     SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, HI: tl.constexpr, GP: tl.constexpr, BLOCK: tl.constexpr,
     SLABS: tl.constexpr, WHOLE: tl.constexpr,
 ) -> None:  # fmt: skip
-    """``spread_chunk`` of all chunks."""
-    pid = tl.program_id(0)
-    spread_chunk(
-        x, x_row, x_step, a, a_row, a_step, stats, of_stats, state, size, before, out, out_row, n, tiles, G, pid,
-        SQUASH, WEIGHTED, HI, GP, BLOCK, SLABS, WHOLE,
-    )  # fmt: skip
-
-
-@triton.jit
-def spread_chunk(
-    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor,
-    stats: tl.tensor, of_stats: tl.tensor, state: tl.tensor, size: tl.tensor, before: tl.tensor, out: tl.tensor,
-    out_row: tl.tensor, n: tl.tensor, tiles: tl.tensor, G: tl.tensor, item: tl.tensor,
-    SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, HI: tl.constexpr, GP: tl.constexpr, BLOCK: tl.constexpr,
-    SLABS: tl.constexpr, WHOLE: tl.constexpr,
-) -> None:  # fmt: skip
     """One chunk's moments; with weights also how many values each cell has. The facts are left as well.
 
     Those of a row stand one after the other, and what rows leave is ``out_row`` numbers apart.
@@ -205,10 +189,11 @@ def spread_chunk(
     These are computed here if WHOLE is not 0, and then it is at least n: every program of a row reads all of it, which
     takes less time than another launch. Otherwise there are partial moments of ``of_stats`` other chunks, at most GP.
     """
-    row, g = item // G, item % G
+    pid = tl.program_id(0)
+    row, g = pid // G, pid % G
     if WHOLE:
         total_weight, mean, squares, bottom, top, least, most, nan = chunk_moments(
-            x, x_row, x_step, a, a_row, a_step, x, 0, 0, n, row, item * 0, 1, SQUASH, WEIGHTED, True, WHOLE
+            x, x_row, x_step, a, a_row, a_step, x, 0, 0, n, row, pid * 0, 1, SQUASH, WEIGHTED, True, WHOLE
         )
         mean, std, constant, total_weight, least, most, _poison = facts(
             total_weight, mean, squares, bottom, top, least, most, nan, SQUASH
@@ -248,23 +233,9 @@ def spread_cotangents(
     tiles: tl.tensor, G: tl.tensor,
     SQUASH: tl.constexpr, HI: tl.constexpr, BLOCK: tl.constexpr, SLABS: tl.constexpr,
 ) -> None:  # fmt: skip
-    """``spread_chunk_of_cotangents`` of all chunks."""
+    """``spread`` with the cotangents for weights."""
     pid = tl.program_id(0)
-    spread_chunk_of_cotangents(
-        x, x_row, x_step, w, w_row, w_step, state, size, before, out, out_row, n, tiles, G, pid, SQUASH, HI, BLOCK,
-        SLABS,
-    )  # fmt: skip
-
-
-@triton.jit
-def spread_chunk_of_cotangents(
-    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, w: tl.tensor, w_row: tl.tensor, w_step: tl.tensor,
-    state: tl.tensor, size: tl.tensor, before: tl.tensor, out: tl.tensor, out_row: tl.tensor, n: tl.tensor,
-    tiles: tl.tensor, G: tl.tensor, item: tl.tensor,
-    SQUASH: tl.constexpr, HI: tl.constexpr, BLOCK: tl.constexpr, SLABS: tl.constexpr,
-) -> None:  # fmt: skip
-    """``spread_chunk`` with the cotangents for weights."""
-    row, g = item // G, item % G
+    row, g = pid // G, pid % G
     table = table_of(state, row, size, before)
     unit, middle, rest, offset, top = facts_to_place(table)
     total, _count = chunk_sums(
