@@ -53,6 +53,15 @@ def check(x: Tensor, eps: float, a: Tensor | None = None, squash: str | None = "
     assert ((grad - true_grad).abs().amax(-1) <= 1e-3 * true_grad.abs().amax(-1)).all()
 
 
+@pytest.mark.parametrize("squash", ["sigmoid", "arctan", None])
+def test_values_at_one_place_have_weights_of_their_own(squash: str | None) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = (2 * torch.randn(3, 150, generator=generator)).round()  # a dozen places
+    a = torch.rand(3, 150, generator=generator)
+    a = a.where(a > 0.1, 0.0)
+    check(x, 0.5 if squash is None else 1e-2, a / a.sum(-1, keepdim=True), squash)
+
+
 @pytest.mark.parametrize("eps", [1e-1, 1e-2, 1e-3, 3e-5])
 @pytest.mark.parametrize(
     "kind", ["half zero", "probabilities", "zero or one", "normal", "heavy tails", "outlier", "2 clusters", "constant"]

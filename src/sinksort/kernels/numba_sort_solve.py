@@ -123,7 +123,13 @@ def values_into(k: Work, xs: F32, aw: F32, at: F64, kept: int, mean: float, scal
     for i in range(kept):
         o = order[i]
         k.n64[X, i], k.n64[A, i], k.n64[VALUES, i] = at[o], aw[o] / total, (xs[o] - mean) * scale
-    k.n64[X, kept:], k.n64[A, kept:], k.n64[VALUES, kept:], k.n64[F, kept:] = k.n64[X, kept - 1], 0.0, 0.0, _FAR
+    sources_end(k, kept)
+
+
+@exact
+def sources_end(k: Work, count: int) -> None:
+    """Behind so many sources there are none."""
+    k.n64[X, count:], k.n64[A, count:], k.n64[VALUES, count:], k.n64[F, count:] = k.n64[X, count - 1], 0.0, 0.0, _FAR
 
 
 @exact
