@@ -22,23 +22,45 @@ def three_threads():
 
 @pytest.mark.parametrize("tasks", [1, 2, 3, 10, 17])
 @pytest.mark.parametrize("work", [1.0, 1e9])
-def test_every_task_is_done_once(tasks, work, three_threads):
+@pytest.mark.parametrize("portions", [1, 2, 5])
+def test_every_task_is_done_once(tasks, work, portions, three_threads):
     done = np.zeros(tasks, int)
 
     def kernel(first, last, out):
         out[first:last] += 1
 
-    numba_tasks.run(kernel, tasks, work, done)
+    numba_tasks.run(kernel, tasks, work, done, portions=portions)
     assert (done == 1).all()
 
 
-def test_what_goes_wrong_on_a_thread_is_told(three_threads):
+@pytest.mark.parametrize("error", [ArithmeticError, IndexError])
+@pytest.mark.parametrize("portions", [1, 2])
+def test_what_goes_wrong_on_a_thread_is_told(error, portions, three_threads):
     def kernel(first, _last):
         if first > 0:
-            raise ArithmeticError("of another thread")
+            raise error("of another thread")
 
-    with pytest.raises(ArithmeticError, match="of another thread"):
-        numba_tasks.run(kernel, 3, 1e9)
+    with pytest.raises(error, match="of another thread"):
+        numba_tasks.run(kernel, 3, 1e9, portions=portions)
+
+
+def test_nobody_waits_for_threads_that_do_not_wake_up(three_threads, monkeypatch):
+    threads, busy = numba_tasks._Threads(), threading.Event()
+    monkeypatch.setattr(numba_tasks, "_threads", lambda: threads)
+    for _ in range(max(1, (os.cpu_count() or 1) - 1)):  # all that there are
+        threads.pool.submit(busy.wait)
+    done = np.zeros(9, int)
+
+    def kernel(first, last):
+        done[first:last] += 1
+
+    try:
+        numba_tasks.run(kernel, 9, 1e9, portions=2)
+        assert (done == 1).all()
+        assert not busy.is_set()
+    finally:
+        busy.set()
+        threads.pool.shutdown()
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="processors cannot be chosen on this system")

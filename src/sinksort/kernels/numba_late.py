@@ -46,6 +46,6 @@ def _answered(ask: Ask, phi: Tensor, w: Tensor | None) -> tuple[Tensor, Tensor]:
     steps = (of_y, step(phi), 0, of_eps, of_a)
     run(
         pull_sorted, R, _PRICE * R * n * max(K, m) ** 0.5, flat(ask.x), a, y, b, flat(phi), eps, n, K, m, squash, steps,
-        _NOTHING if w is None else flat(w), w is not None, out.reshape(-1), errors,
+        _NOTHING if w is None else flat(w), w is not None, out.reshape(-1), errors, portions=2,
     )  # fmt: skip
     return like(out, ask.x), torch.from_numpy(errors)

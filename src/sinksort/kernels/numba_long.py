@@ -7,6 +7,7 @@ have a grid as well and take a row in one go; rows that these cannot do come bac
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -38,7 +39,7 @@ from .numba_long_values import (
 )
 from .numba_rows_sources import padded
 from .numba_rows_wide import ACCEPTED
-from .numba_tasks import run
+from .numba_tasks import run as run_tasks
 
 _PIECE = 1 << 15  #: values that a task works on
 _MOST_PIECES = 64
@@ -54,6 +55,8 @@ _HOPELESS = 0.3  #: error of a rule that says nothing about how many nodes are m
 _KINDS = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16, torch.float16: FLOAT16}
 _SQUASHES = {"sigmoid": SIGMOID, "arctan": ARCTAN, None: IDENTITY}
 _NONE = Array(np.empty(0, np.float32), np.empty(0, np.uint16), FLOAT32, 0)
+
+run = functools.partial(run_tasks, portions=2)  # kernels here prepare nothing
 
 
 def final(_ask: Ask) -> bool:

@@ -71,7 +71,8 @@ def pull(ask: Ask, phi: Tensor) -> Answer:
         return Answer(torch.empty_like(x), torch.empty(len(x), 0), torch.full((len(x),), torch.inf))
     x, call = ask.x, _prepared(_pull_call, ask, phi)
     out, state, error = _answers(x.shape, call)
-    run(call.kernel, call.tasks, call.work, flat(x), *call.args, out.reshape(-1), state.reshape(-1), error)
+    answers = out.reshape(-1), state.reshape(-1), error
+    run(call.kernel, call.tasks, call.work, flat(x), *call.args, *answers, portions=call.portions)
     return Answer(like(out, x), torch.from_numpy(state), torch.from_numpy(error))
 
 
@@ -96,7 +97,8 @@ def push_backward(ask: Ask, state: Tensor, c: Tensor) -> Tensor:
 
 def _backward(ask: Ask, call: _Call, args: tuple[Any, ...], state: Tensor, w: F32) -> Tensor:
     grad = np.empty(ask.x.shape, np.float32)
-    run(call.kernel, call.tasks, call.work, flat(ask.x), *args, w, grad.reshape(-1), flat(state))
+    answers = grad.reshape(-1), flat(state)
+    run(call.kernel, call.tasks, call.work, flat(ask.x), *args, w, *answers, portions=call.portions)
     return like(grad, ask.x)
 
 
@@ -130,6 +132,7 @@ class _Call(NamedTuple):
     work: float  #: in nanoseconds, about
     args: tuple[Any, ...]  #: between x and what the kernel writes
     columns: int = 0  #: of the state, if it is to be made
+    portions: int = 1  #: see ``numba_tasks.run``: kernels that prepare nothing have more than one
 
 
 _LEVELS = 3  #: which of the arguments of every backward kernel are the levels, or the cotangent of what was pushed
@@ -177,7 +180,7 @@ def _pull_kernel(ask: Ask, phi: Tensor) -> _Call:
         return _Call(pull_short, groups, work, (a, y, b, levels, eps, n, K, squash, steps))
     if _of_few(K, ask.m):
         return _Call(pull_few, R, work, (a, y, *_exact(ask), levels, eps, n, K, squash, steps))
-    return _Call(pull_ruled, R, work, (a, y, b, levels, last, eps, n, K, m, squash, steps))
+    return _Call(pull_ruled, R, work, (a, y, b, levels, last, eps, n, K, m, squash, steps), portions=2)
 
 
 def _push_kernel(ask: Ask) -> _Call:
@@ -211,7 +214,7 @@ def _backward_kernel(ask: Ask, phi: Tensor, push: bool) -> _Call:
         return _Call(short_backward, groups, work, (a, y, b, levels, eps, n, K, *how))
     if _of_few(K, ask.m):
         return _Call(few_backward, R, work, (a, y, _exact(ask)[0], levels, eps, n, K, *how))
-    return _Call(ruled_backward, R, work, (a, y, b, levels, eps, n, K, m, *how))
+    return _Call(ruled_backward, R, work, (a, y, b, levels, eps, n, K, m, *how), portions=2)
 
 
 def _left_over(ask: Ask) -> bool:

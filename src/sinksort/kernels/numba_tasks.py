@@ -7,12 +7,21 @@ how many threads there are.
 Where processors are few, Linux may wake a thread on the one of who wakes it and leave it there while another is idle
 (two in a virtual machine did so for as long as a program paused now and then: a call took 1.6 times as long). So there
 our threads are told to stay off the processor of the caller.
+
+Threads of torch wait for more work by spinning, for milliseconds after each of its operations, and ours cannot wake up
+on that processor as long, or have half of it. So where a kernel may be called once more at no cost, the others have
+their share in two portions, and the caller, having done his own, takes from the end of the line what nobody has begun;
+who has not woken up by then is not waited for. (128 rows of 1000 values after a product of matrices, two processors:
+2.8 ms, not 4.0; a row of 10^5: 2.4, not 4.7. With nothing before them both take 2 to 3% longer.)
 """
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import ctypes
 import functools
+import itertools
 import os
 import threading
 from collections.abc import Callable
@@ -71,16 +80,41 @@ if hasattr(os, "register_at_fork"):  # threads do not survive a fork
     os.register_at_fork(after_in_child=_threads.cache_clear)
 
 
-def run(kernel: Callable[..., None], tasks: int, work: float, *args: Any) -> None:
-    """``kernel(first, last, *args)`` for all tasks; ``work`` is a guess of how many nanoseconds they take."""
+def run(kernel: Callable[..., None], tasks: int, work: float, *args: Any, portions: int = 1) -> None:
+    """``kernel(first, last, *args)`` for all tasks; ``work`` is a guess of how many nanoseconds they take.
+
+    ``portions``: of the share of each thread but the caller, who helps if they are more than one.
+    """
     threads = min(torch.get_num_threads(), tasks, int(work / _WORTH_A_THREAD) + 1)
     if threads < 2:
         kernel(0, tasks, *args)
         return
     ours = _threads()
     ours.leave_the_caller_alone()
-    bounds = [tasks * k // threads for k in range(threads + 1)]
-    others = [ours.pool.submit(kernel, bounds[k], bounds[k + 1], *args) for k in range(1, threads)]
-    kernel(bounds[0], bounds[1], *args)
+    own = tasks // threads
+    count = min(tasks - own, portions * (threads - 1))
+    bounds = [own + (tasks - own) * k // count for k in range(count + 1)]
+    if portions == 1:
+        others = [ours.pool.submit(kernel, *share, *args) for share in itertools.pairwise(bounds)]
+        kernel(0, own, *args)
+        for other in others:
+            other.result()
+        return
+    line = collections.deque(itertools.pairwise(bounds))
+    others = [ours.pool.submit(_work_off, line.popleft, kernel, args) for _ in range(1, threads)]
+    kernel(0, own, *args)
+    _work_off(line.pop, kernel, args)
     for other in others:
-        other.result()
+        if not other.cancel():
+            other.result()
+
+
+def _work_off(take: Callable[[], tuple[int, int]], kernel: Callable[..., None], args: tuple[Any, ...]) -> None:
+    for portion in iter(functools.partial(_taken, take), None):
+        kernel(*portion, *args)
+
+
+def _taken(take: Callable[[], tuple[int, int]]) -> tuple[int, int] | None:
+    with contextlib.suppress(IndexError):  # nothing is left
+        return take()
+    return None
