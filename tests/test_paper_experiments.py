@@ -349,6 +349,25 @@ def test_killed_while_the_units_were_written(tmp_path, data):
     assert not checkpoint.path.exists()
 
 
+def test_what_was_half_written_when_a_run_was_killed_is_swept_away(tmp_path):
+    store = Store(tmp_path)
+    left = [
+        "checkpoints/.n3--top1.pt.17.part",
+        "units/.n3--top1--seed0.json.17.part",
+        "units/.n3--top1--seed12.json.4.part",
+    ]
+    others = [
+        "checkpoints/.n3--top1-log.pt.9.part",
+        "units/.n3--top1-log--seed0.json.9.part",
+        "units/n3--top1--seed0.json",
+    ]
+    for name in (*left, *others):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    store.sweep("n3", "top1")
+    assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()} == set(others)
+
+
 def test_other_settings_do_not_mix(tmp_path):
     store = Store(tmp_path / "e")
     store.open(MnistSort())

@@ -112,4 +112,5 @@ def reproduce(
                 }
                 write_atomic(store.unit(case, method, seed), as_json(unit))
             checkpoint.remove()
+            store.sweep(case, method)
     return store

@@ -12,6 +12,7 @@ read with ``weights_only=True``: loading one runs no code.
 from __future__ import annotations
 
 import dataclasses
+import glob
 import io
 import json
 import os
@@ -87,6 +88,13 @@ class Store:
 
     def checkpoint(self, case: str, method: str) -> Checkpoint:
         return Checkpoint(self.folder / "checkpoints" / f"{case}--{method}.pt")
+
+    def sweep(self, case: str, method: str) -> None:
+        """Remove what runs of this method that were killed while they wrote have left. Only one process has them."""
+        name = glob.escape(f"{case}--{method}")
+        for pattern in (f"checkpoints/.{name}.pt.*.part", f"units/.{name}--seed*.json.*.part"):
+            for part in self.folder.glob(pattern):
+                part.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
