@@ -14,13 +14,13 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from _common import write_whole
+from contest.runs import TorchRun, seconds
 from rich.progress import track
 from torch import Tensor
 
@@ -32,6 +32,7 @@ SHAPES = ("128x100", "128x300", "128x1000", "1x1e5")
 EPS = (1e-2, 1e-3)
 CHECKED = 4  #: rows that are compared with float64
 LARGEST = 3000  #: values of a row that is compared with the whole plan
+_SAMPLE = 0.02  #: seconds, at least
 RANKS, GRADIENTS = 1e-5, 1e-3  #: errors up to which a row is answered
 Row = dict[str, Any]
 
@@ -75,63 +76,35 @@ def errors(x: Tensor, w: Tensor, eps: float) -> tuple[float, float]:
     return (found - true).abs().max().item() / x.shape[-1], off.max().item()
 
 
-def graph_of(run: Callable[[], object]) -> Callable[[], object]:
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            run()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
-    return graph.replay
+def _soft(x: Tensor, eps: float) -> Tensor:
+    return sinksort.soft_rank(x, eps=eps)
 
 
-def milliseconds(run: Callable[[], object], device: torch.device, seconds: float = 0.02) -> float:
-    """Of one of as many calls as that takes."""
-
-    def of(calls: int) -> float:
-        began = time.perf_counter()
-        for _ in range(calls):
-            run()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        return time.perf_counter() - began
-
-    once = of(1)
-    calls = max(1, min(1000, int(seconds / once)))
-    return 1e3 * of(calls) / calls
+def _hard(x: Tensor, _eps: float) -> Tensor:
+    return torch.sort(x).values
 
 
-def measured(shape: str, eps: float, device: torch.device, rounds: int) -> list[Row]:
+def measured(shape: str, eps: float, device: str, rounds: int) -> list[Row]:
     found: list[Row] = []
-    contestants: dict[tuple[str, str], Callable[[], object]] = {}
+    contestants: dict[tuple[str, str], TorchRun] = {}
     for kind in KINDS:
-        x = rows_of(kind, shape).to(device)
-        w = torch.randn(x.shape, generator=torch.Generator().manual_seed(1)).to(device)
-        off = errors(x, w, eps)
+        x = rows_of(kind, shape)
+        w = torch.randn(x.shape, generator=torch.Generator().manual_seed(1))
+        off = errors(x.to(device), w.to(device), eps)
         found.append({"shape": shape, "eps": eps, "kind": kind, "ranks": off[0], "gradients": off[1], "ms": {}})
         if not (off[0] <= RANKS and off[1] <= GRADIENTS):
             continue
-
-        x.requires_grad_()
-
-        def soft(x: Tensor = x, w: Tensor = w) -> object:
-            return torch.autograd.grad(sinksort.soft_rank(x, eps=eps), x, w)
-
-        def hard(x: Tensor = x, w: Tensor = w) -> object:
-            return torch.autograd.grad(torch.sort(x).values, x, w)
-
-        contestants[kind, "soft_rank"], contestants[kind, "torch.sort"] = soft, hard
-        if device.type == "cuda":
-            contestants[kind, "graph"] = graph_of(soft)
+        given = eps, x.numpy(), w.numpy(), device
+        contestants[kind, "soft_rank"] = TorchRun(_soft, *given)
+        contestants[kind, "torch.sort"] = TorchRun(_hard, *given)
+        if device == "cuda":
+            contestants[kind, "graph"] = TorchRun(_soft, *given, graph=True)
+    for run in contestants.values():
+        run.ready()
     samples: dict[tuple[str, str], list[float]] = {name: [] for name in contestants}
-    for run in contestants.values():  # whatever is compiled is so before
-        run()
     for _ in range(rounds):
         for name, run in contestants.items():
-            samples[name].append(milliseconds(run, device))
+            samples[name].append(1e3 * seconds(run, "both", _SAMPLE))
     for row in found:
         row["ms"] = {who: times for (kind, who), times in samples.items() if kind == row["kind"]}
     return found
@@ -166,19 +139,18 @@ def _median(samples: list[float]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--shapes", nargs="+", default=list(SHAPES), help="such as 128x1000 1x1e5")
     parser.add_argument("--eps", nargs="+", type=float, default=list(EPS))
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--name", help="of the results: kinds_NAME (default: the device)")
     parser.add_argument("--to", type=Path, default=RESULTS)
     options = parser.parse_args()
-    device = torch.device(options.device)
     cells = [(shape, eps) for shape in options.shapes for eps in options.eps]
     rows: list[Row] = []
     for shape, eps in track(cells, "rows"):
-        rows += measured(shape, eps, device, options.rounds)
-    facts, name = machine(device), f"kinds_{options.name or device.type}"
+        rows += measured(shape, eps, options.device, options.rounds)
+    facts, name = machine(torch.device(options.device)), f"kinds_{options.name or options.device}"
     write_whole(options.to / f"{name}.json", json.dumps({"machine": facts, "rows": rows}, indent=1) + "\n")
     write_whole(options.to / f"{name}.md", table(rows, facts))
     print(table(rows, facts))

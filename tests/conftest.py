@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
+import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,6 +42,18 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     worker: dict[str, Any] | None = getattr(session.config, "workerinput", None)
     if worker and any(item.path.name.startswith("test_kernels_numba") for item in session.items):
         compile_share(int(worker["workerid"].removeprefix("gw")), worker["workercount"])
+
+
+@pytest.fixture
+def benchmark_named(monkeypatch):
+    """A function that gives a module of benchmarks/, which is there for the test alone."""
+    folder = str(Path(__file__).parent.parent / "benchmarks")
+    monkeypatch.syspath_prepend(folder)
+    before = set(sys.modules)
+    yield importlib.import_module
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(folder):
+            del sys.modules[name]
 
 
 @pytest.fixture(scope="module")

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 
-FOLDER = Path(__file__).parent.parent / "benchmarks"
-
 
 @pytest.fixture
-def bench(monkeypatch):
-    monkeypatch.syspath_prepend(str(FOLDER))
-    import kinds
-
-    yield kinds
-    sys.modules.pop("kinds")
+def bench(benchmark_named):
+    return benchmark_named("kinds")
 
 
 def test_kinds_are_what_they_are_called(bench):
@@ -46,6 +39,6 @@ def test_every_kind_is_timed_and_told(bench, monkeypatch, tmp_path, capsys):
 
 def test_no_time_is_told_of_what_is_wrong(bench, monkeypatch):
     monkeypatch.setattr(bench, "errors", lambda *_: (1e-4, 0.0))
-    rows = bench.measured("5x30", 1e-2, torch.device("cpu"), 2)
+    rows = bench.measured("5x30", 1e-2, "cpu", 2)
     assert all(row["ms"] == {} for row in rows)
     assert "| 5x30 | 0.01 | relu |  |  |  | 1e-04 | 0e+00 |" in bench.table(rows, {})

@@ -5,22 +5,15 @@ from __future__ import annotations
 import functools
 import json
 import sys
-from pathlib import Path
 
 import pytest
 
 from sinksort.paper.networks import VanillaCNN
 
-FOLDER = Path(__file__).parent.parent / "benchmarks"
-
 
 @pytest.fixture
-def bench(monkeypatch):
-    monkeypatch.syspath_prepend(str(FOLDER))
-    import step_cost
-
-    yield step_cost
-    sys.modules.pop("step_cost")
+def bench(benchmark_named):
+    return benchmark_named("step_cost")
 
 
 def test_medians_and_ratios_by_hand(bench):
@@ -32,20 +25,8 @@ def test_medians_and_ratios_by_hand(bench):
 
 def test_every_loss_is_timed_and_told(bench, monkeypatch, tmp_path, capsys):
     monkeypatch.setitem(bench.NETWORKS, "cnn", functools.partial(VanillaCNN, width=2, hidden=4))
-    words = [
-        "step_cost.py",
-        "--device",
-        "cpu",
-        "--rounds",
-        "2",
-        "--steps",
-        "1",
-        "--cells",
-        "cnn:2",
-        "--to",
-        str(tmp_path),
-    ]
-    monkeypatch.setattr(sys, "argv", words)
+    words = ["--device", "cpu", "--rounds", "2", "--steps", "1", "--cells", "cnn:2", "--to", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", ["step_cost.py", *words])
     bench.main()
     (row,) = json.loads((tmp_path / "step_cost.json").read_text())["rows"]
     assert {loss: len(samples) for loss, samples in row["ms"].items()} == dict.fromkeys(bench.LOSSES, 2)

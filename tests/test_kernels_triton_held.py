@@ -109,6 +109,7 @@ def some_rows(n):
         (20, 1e-3, None, True),
         (32, 1e-4, "sigmoid", False),
         (33, 1e-2, None, False),
+        (33, 1e-2, "sigmoid", False),
         (48, 1e-3, "arctan", True),
         (64, 1e-1, "sigmoid", True),
         (100, 1e-2, "sigmoid", False),
@@ -132,7 +133,7 @@ def test_gradients_of_which_nearly_all_cancels(n, eps, squash, weighted):
     answer = triton_rows.pull(ask, phi)
     for w in (2 * answer.out, answer.out.square() / n, (answer.out - n / 2).abs()):
         gradient = triton_rows.pull_backward(ask, phi, answer.state, w)
-        same(answer.out, gradient, *true_ranks(ask), w, n, list(kinds), out=2e-6)
+        same(answer.out, gradient, *true_ranks(ask), w, n, list(kinds), out=2e-6, grad=8e-4)
     assert not any(taken_over(answer))
 
 

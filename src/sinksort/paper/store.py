@@ -99,7 +99,7 @@ class Store:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The state after the last finished epoch, as one file."""
+    """The state after the last epoch that was saved, as one file."""
 
     path: Path
 
