@@ -60,6 +60,20 @@ def test_ranks_by_rule_or_one_by_one(n, eps, kinds):
     assert not any(taken_over(answer))
 
 
+@pytest.mark.parametrize(
+    ("n", "eps", "deviation", "ahead"),
+    [(100, 1.0, 1.0, 5.0), (100, 1.0, 10.0, 40.0), (128, 0.1, 1.0, 0.0), (40, 1.0, 3.0, 20.0)],
+)
+def test_logits_as_they_are_need_more_nodes(n, eps, deviation, ahead):
+    """Their spread is not known when nodes are chosen. With those of squashed values all such rows were taken over."""
+    x = deviation * random(3, n, seed=n)
+    x[:, 7] = x.amax(-1) + ahead
+    ask, phi = rank_ask(x.to(DEVICE), eps, nodes_in_place_of(n, eps, "triton", None), squash=None)
+    answer, w, gradient = pulled(ask, phi)
+    assert not any(taken_over(answer))
+    same(answer.out, gradient, *true_ranks(ask), w, n, out=2e-6, grad=2e-4)
+
+
 def test_groups_far_apart_leave_gaps_of_which_a_rule_does_not_see_the_edges():
     x = torch.stack([rows(100)["normal"], rows(100)["two groups"]]).to(DEVICE)
     ask, phi = rank_ask(x, 1e-2, 64)

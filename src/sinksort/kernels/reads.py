@@ -48,7 +48,7 @@ def ranks(
         return None
     rows = as_rows(x, dim)
     m = count_of(rows, num_targets) if plain else 0
-    nodes = nodes_in_place_of(m, entropy_number(eps), name) if m > 1 else None
+    nodes = nodes_in_place_of(m, entropy_number(eps), name, squash) if m > 1 else None
     if nodes is not None:
         at = default_targets(rows.shape[-1], m, nodes, descending, x.device)
     elif name == "numba" and MOST_TARGETS < m <= _MOST_SORTED and rows.shape[-1] <= _MOST_SORTED:
