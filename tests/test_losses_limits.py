@@ -111,6 +111,28 @@ def test_three_forms_of_labels_agree():
     close(losses.topk_loss(logits, single), losses.topk_loss(logits, single[:, None]), 0)
 
 
+@pytest.mark.parametrize("J", sorted(losses.EXCESS_LOSSES))
+@pytest.mark.parametrize("positives", ["all", "any"])
+def test_one_label_a_row_is_a_list_of_one_and_a_boolean_row(J, positives):
+    """Where the loss goes its own short way: values and gradients, with rows and classes that do not exist."""
+    logits = torch.randn(6, 5, generator=torch.Generator().manual_seed(3), dtype=torch.float64).requires_grad_()
+    labels = torch.tensor([3, 0, -1, 4, 1, 2])
+    mask = torch.ones(6, 5, dtype=torch.bool)
+    mask[4, 1] = mask[5, 0] = False  # a label that does not exist, and a class beside one that does
+    hot = torch.nn.functional.one_hot(labels.clamp(min=0), 5).bool() & (labels >= 0)[:, None]
+    weights = torch.tensor([1.0, 0.5, 2.0, 0.0, 1.0, 3.0], dtype=torch.float64)
+    for options in ({}, {"mask": mask}, {"weights": weights, "mask": mask}, {"reduction": "none", "k": 2}):
+        ways = []
+        for given in (labels, labels[:, None], hot):
+            loss = losses.topk_loss(logits, given, J=J, positives=positives, **options)
+            ways.append((loss, *torch.autograd.grad(loss.sum(), logits)))
+            metric = losses.topk_error(logits, given, positives=positives, **options)
+            close(metric, losses.topk_error(logits, hot, positives=positives, **options), 0)
+        for way in ways[1:]:
+            for ours, theirs in zip(ways[0], way, strict=True):
+                close(ours, theirs, 1e-12)
+
+
 # ---- regression
 
 

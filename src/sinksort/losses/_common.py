@@ -40,18 +40,20 @@ def reduce(loss: Tensor, reduction: Reduction, weights: Tensor | None = None, ex
     ``"none"`` the weighted losses.
     """
     require_choice(reduction, REDUCTIONS, "reduction")
-    share = torch.ones_like(loss)
-    if weights is not None:
-        share = row_weights(weights, loss.shape).to(loss.dtype)
+    share = None if weights is None else row_weights(weights, loss.shape).to(loss.dtype)
     if exists is not None:
         loss = torch.where(exists, loss, 0.0)  # not a product: a row of padding may hold anything
-        share = torch.where(exists, share, 0.0)
-    loss = loss * share
+        share = None if share is None else torch.where(exists, share, 0.0)
+    if share is not None:
+        loss = loss * share
     if reduction == "none":
         return loss
     if reduction == "sum":
         return loss.sum()
-    total = share.sum()
+    counted = exists if share is None else share
+    if counted is None:
+        return loss.sum() / max(loss.numel(), 1)
+    total = counted.sum().to(loss.dtype)
     return loss.sum() / torch.where(total > 0, total, 1.0)
 
 

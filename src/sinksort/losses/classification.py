@@ -15,7 +15,7 @@ the exact metric.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -87,12 +87,12 @@ def topk_loss(
     >>> topk_loss(logits, torch.tensor([2, 0]), k=2, eps=1e-4)
     tensor(0.)
     """
-    chosen, kept = _checked(logits, labels, k, mask, positives)
+    found, kept = _checked(logits, labels, k, mask, positives)
     ranks = soft_rank(logits, mask=kept, eps=eps, cost=cost, squash=squash, solver=solver)
     if rescale:
         ranks = _rescaled(ranks, kept)
-    excess, most = _excess(ranks, chosen, kept, k, positives)
-    return reduce(_average(_penalty(J)(excess, most), chosen, positives), reduction, weights, chosen.any(-1))
+    excess, most = _excess(found, ranks, kept, k, positives)
+    return reduce(_average(found, _penalty(J)(excess, most), positives), reduction, weights, found.any)
 
 
 def topk_error(
@@ -115,27 +115,43 @@ def topk_error(
     >>> topk_error(torch.tensor([[1.0, 3.0, 2.0], [5.0, 4.0, 3.0]]), torch.tensor([2, 0]))
     tensor(0.5000)
     """
-    chosen, kept = _checked(logits, labels, k, mask, positives)
-    excess, _ = _excess(kantorovich_rank(logits, mask=kept), chosen, kept, k, positives)
+    found, kept = _checked(logits, labels, k, mask, positives)
+    excess, _ = _excess(found, kantorovich_rank(logits, mask=kept), kept, k, positives)
     # The Heaviside function, and NaN for NaN: logits that have diverged are not right.
     wrong = torch.where(excess.isnan(), torch.nan, (excess > 0).to(logits.dtype))
-    return reduce(_average(wrong, chosen, positives), reduction, weights, chosen.any(-1))
+    return reduce(_average(found, wrong, positives), reduction, weights, found.any)
+
+
+class _Labels(NamedTuple):
+    """Which classes are labels of a row. On a GPU a small operation takes as long as a large one, and one label a row,
+    which is usual, needs few: nothing is averaged.
+    """
+
+    at: Tensor | None  #: (...) the one label, where rows have one at most
+    chosen: Tensor  #: (...) whether there is one; or (..., L) which classes are labels
+
+    @property
+    def any(self) -> Tensor:
+        return self.chosen if self.at is not None else self.chosen.any(-1)
 
 
 def _checked(
     logits: Tensor, labels: Tensor, k: int, mask: Tensor | None, positives: str
-) -> tuple[Tensor, Tensor | None]:
-    """(..., L) which classes are labels of the row, and the mask."""
+) -> tuple[_Labels, Tensor | None]:
+    """The labels that exist, and the mask."""
     require_rows(logits, "logits")
     require_choice(positives, ("all", "any"), "positives")
     require_count(k, logits.shape[-1], "k", "the number of classes (the last dimension of logits)")
     kept = as_mask(mask, logits, "logits")
-    chosen = as_positives(labels, logits)
-    return (chosen if kept is None else chosen & kept), kept
+    found = _found(labels, logits)
+    if kept is None:
+        return found, None
+    exist = kept if found.at is None else kept.gather(-1, found.at.unsqueeze(-1)).squeeze(-1)
+    return found._replace(chosen=found.chosen & exist), kept
 
 
-def as_positives(labels: Tensor, logits: Tensor) -> Tensor:
-    """Labels in any of their three forms as a boolean tensor in the shape of ``logits``."""
+def _found(labels: Tensor, logits: Tensor) -> _Labels:
+    """Labels in any of their three forms."""
     if not isinstance(labels, Tensor):
         raise TypeError(
             f"labels must be a torch.Tensor, got {type(labels).__name__}; wrap them with torch.as_tensor(labels)."
@@ -147,7 +163,7 @@ def as_positives(labels: Tensor, logits: Tensor) -> Tensor:
                 f"boolean labels must have the shape of logits, {tuple(logits.shape)}, got {tuple(labels.shape)}; "
                 "for one class a row pass integers."
             )
-        return labels
+        return _Labels(None, labels)
     if labels.is_floating_point() or labels.is_complex():
         raise TypeError(
             f"labels must be integers (or booleans, one a class), got {labels.dtype}; call labels.long(), "
@@ -164,28 +180,34 @@ def as_positives(labels: Tensor, logits: Tensor) -> Tensor:
             f"labels must be in [0, {L - 1}] for {L} classes (or -1 for none), got {wrong}; "
             "classes count from 0, and the last dimension of logits is the classes."
         )
-    listed = labels.unsqueeze(-1) if labels.shape == batch else labels
+    if labels.shape == batch:
+        return _Labels(labels.clamp(min=0).long(), labels >= 0)
     # One column more catches the fillers.
     hot = torch.zeros(*batch, L + 1, dtype=torch.bool, device=logits.device)
-    at = torch.where(listed < 0, L, listed).long()
-    return hot.scatter(-1, at, torch.ones_like(at, dtype=torch.bool))[..., :L]
+    at = torch.where(labels < 0, L, labels).long()
+    return _Labels(None, hot.scatter(-1, at, torch.ones_like(at, dtype=torch.bool))[..., :L])
 
 
-def _excess(ranks: Tensor, chosen: Tensor, kept: Tensor | None, k: int, positives: str) -> tuple[Tensor, Tensor]:
-    """v = L - R - k + 1 of every class, and L - k, its largest value."""
+def _excess(found: _Labels, ranks: Tensor, kept: Tensor | None, k: int, positives: str) -> tuple[Tensor, Tensor]:
+    """v = L - R - k + 1 of the label or of every class, and L - k, its largest value."""
     L = live_count(ranks, kept)
+    if found.at is not None:
+        most = (L - k).squeeze(-1)
+        return most + 1 - ranks.gather(-1, found.at.unsqueeze(-1)).squeeze(-1), most
     if positives == "any":
-        best = torch.where(chosen, ranks, 0.0).amax(-1, keepdim=True)
+        best = torch.where(found.chosen, ranks, 0.0).amax(-1, keepdim=True)
         return L - best - (k - 1), L - k
-    others = (chosen.sum(-1, keepdim=True) - 1).clamp(min=0)
+    others = (found.chosen.sum(-1, keepdim=True) - 1).clamp(min=0)
     return L - ranks - (k - 1) - others, L - k - others
 
 
-def _average(penalty: Tensor, chosen: Tensor, positives: str) -> Tensor:
+def _average(found: _Labels, penalty: Tensor, positives: str) -> Tensor:
     """(...) the penalty of the row's labels."""
+    if found.at is not None:
+        return penalty
     if positives == "any":
         return penalty.squeeze(-1)
-    return torch.where(chosen, penalty, 0.0).sum(-1) / chosen.sum(-1).clamp(min=1)
+    return torch.where(found.chosen, penalty, 0.0).sum(-1) / found.chosen.sum(-1).clamp(min=1)
 
 
 def _penalty(J: str | Callable[[Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
