@@ -48,8 +48,8 @@ def first_layer(x: Tensor, table: Tensor, bias: Tensor) -> Tensor:
     out = x.new_empty(N, H // 2, W // 2, C, dtype=table.dtype)
     positions = N * (H // 2) * (W // 2)
     _forward[(min(_PROGRAMS, triton.cdiv(positions, _BLOCK)),)](
-        x.contiguous(), table, bias, out, positions, H, W,
-        C=C, BLOCK=_BLOCK, DTYPE=_TYPES[table.dtype], num_warps=_WARPS, num_stages=_STAGES,
+        x.contiguous(), table, bias, out, positions,
+        H=H, W=W, C=C, BLOCK=_BLOCK, DTYPE=_TYPES[table.dtype], num_warps=_WARPS, num_stages=_STAGES,
     )  # fmt: skip
     return out.permute(0, 3, 1, 2)
 
@@ -69,8 +69,8 @@ def _first_layer_backward(x: Tensor, table: Tensor, bias: Tensor, grad: Tensor) 
     of_table = x.new_empty(programs, 4, 64, C, dtype=torch.float32)
     of_bias = x.new_empty(programs, C, dtype=torch.float32)
     _backward[(programs,)](
-        x.contiguous(), table, bias, grad.permute(0, 2, 3, 1).contiguous(), of_table, of_bias, positions, H, W,
-        C=C, BLOCK=_BLOCK, DTYPE=_TYPES[table.dtype], num_warps=_WARPS, num_stages=_STAGES,
+        x.contiguous(), table, bias, grad.permute(0, 2, 3, 1).contiguous(), of_table, of_bias, positions,
+        H=H, W=W, C=C, BLOCK=_BLOCK, DTYPE=_TYPES[table.dtype], num_warps=_WARPS, num_stages=_STAGES,
     )  # fmt: skip
     return of_table.sum(0), of_bias.sum(0)
 
@@ -94,7 +94,7 @@ first_layer.register_autograd(_gradient, setup_context=_remember)
 
 
 @triton.jit
-def _patches(x: tl.tensor, at: tl.tensor, positions: tl.tensor, H: tl.tensor, W: tl.tensor) -> Any:
+def _patches(x: tl.tensor, at: tl.tensor, positions: tl.tensor, H: tl.constexpr, W: tl.constexpr) -> Any:
     """(BLOCK, 64) pixels that pooled values see, zero beyond the border."""
     k = tl.arange(0, 64)[None, :]
     image, place = at // ((H // 2) * (W // 2)), at % ((H // 2) * (W // 2))
@@ -117,8 +117,8 @@ def _product(a: tl.tensor, b: tl.tensor) -> Any:
 
 @triton.jit
 def _forward(
-    x: tl.tensor, table: tl.tensor, bias: tl.tensor, out: tl.tensor, positions: tl.tensor, H: tl.tensor, W: tl.tensor,
-    C: tl.constexpr, BLOCK: tl.constexpr, DTYPE: tl.constexpr,
+    x: tl.tensor, table: tl.tensor, bias: tl.tensor, out: tl.tensor, positions: tl.tensor,
+    H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, DTYPE: tl.constexpr,
 ) -> None:  # fmt: skip
     w0, w1 = _shifted(table, 0, C), _shifted(table, 1, C)
     w2, w3 = _shifted(table, 2, C), _shifted(table, 3, C)
@@ -136,7 +136,7 @@ def _forward(
 @triton.jit
 def _backward(
     x: tl.tensor, table: tl.tensor, bias: tl.tensor, grad: tl.tensor, of_table: tl.tensor, of_bias: tl.tensor,
-    positions: tl.tensor, H: tl.tensor, W: tl.tensor, C: tl.constexpr, BLOCK: tl.constexpr, DTYPE: tl.constexpr,
+    positions: tl.tensor, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, DTYPE: tl.constexpr,
 ) -> None:  # fmt: skip
     w0, w1 = _shifted(table, 0, C), _shifted(table, 1, C)
     w2, w3 = _shifted(table, 2, C), _shifted(table, 3, C)
