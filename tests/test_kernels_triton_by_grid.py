@@ -11,6 +11,7 @@ pytest.importorskip("triton", reason="Triton is made for Linux only")
 
 from sinksort.kernels import triton_launch, triton_long, triton_rows  # after the check that Triton is there
 from sinksort.kernels import triton_long_by_grid as by_grid
+from sinksort.kernels import triton_rows_late_launch as late
 from tests.test_kernels_triton import DEVICE, pulled, random, rank_ask, same, taken_over, true_ranks
 
 
@@ -47,9 +48,10 @@ def test_weights_and_infinite_values_without_a_squash():
     assert right(ask, phi) == [False]
 
 
-def test_a_row_that_a_grid_cannot_answer_is_taken_over(monkeypatch):
+def test_a_row_that_grid_and_panels_cannot_answer_is_taken_over(monkeypatch):
     """Three groups far apart beside an ordinary row, and the gradients of both. Short, for the interpreter."""
     monkeypatch.setattr(triton_rows, "_WIDE", 32)
+    monkeypatch.setattr(late, "_PANELS", {"few": (4, 4, 2)})
     x = torch.stack([random(70), torch.arange(70) % 3 * 10.0 + 0.1 * random(70, seed=2)]).to(DEVICE)
     assert right(*rank_ask(x, 1e-2, 48)) == [False, True]
 
@@ -60,7 +62,11 @@ BOTH = ["spread_cotangents", "solve_backward"]
 @pytest.mark.parametrize(
     ("kernels", "n", "names"),
     [
-        (triton_rows, 2048, ["spread", "solve", "forward", *BOTH, "backward"]),
+        (
+            triton_rows,
+            2048,
+            ["spread", "solve", "late_rows", "forward", *BOTH, "late_rows_backward", "backward"],
+        ),
         (
             triton_long,
             2049,

@@ -8,7 +8,7 @@ import triton.language as tl
 from .triton_held import BRIDGE
 from .triton_held_newton import begin, go_on
 from .triton_held_tiles import indices, most_over_targets, over_targets, over_values, scalar
-from .triton_long_grid import HEAD, ROUNDS, STEP, chunk_sums_back, slope_back, table_of, write_back
+from .triton_long_grid import HEAD, LATE, ROUNDS, STEP, chunk_sums_back, slope_back, table_of, write_back
 from .triton_long_nodes import add_up, at_node, coarse, from_moments, refined, steps_to_coarse_node, steps_to_node
 from .triton_long_plan import (
     both_indices,
@@ -57,6 +57,9 @@ def solve_backward(
     KA: tl.constexpr = KP // KB
     KAF: tl.constexpr = KP // KF
     table = table_of(state, row, size, before)
+    if READ:
+        if tl.load(table + LATE) > 0:  # ``triton_rows_late`` left other things there, and what is needed of this row
+            return
     of_row = table + HEAD + 2 * KP + 2 * UP  # the masses of the values, at all nodes
     step = tl.load(table + STEP)
     room = scratch + row64 * scratch_row

@@ -1,11 +1,12 @@
 """Triton kernels for rows that fit a thread block: the contract of ``asks`` for CUDA, n up to 2048.
 
 Where values are pulled, rows whose plan fits into registers are answered by ``triton_held``, one program each, and rows
-of many values whose targets are given by a rule by way of a grid, in the launches of ``triton_long_by_grid``. The
-others are answered by ``triton_short``, one program each. A last launch is always made and returns at once for rows
-whose estimated error is small; the others are solved with all their targets (``triton_whole``), gradients included.
+of many values whose targets are given by a rule by way of a grid, in the launches of ``triton_long_by_grid``; a launch
+of ``triton_rows_late`` follows for those of them with gaps, ties and tails. The others are answered by
+``triton_short``, one program each. A last launch is always made and returns at once for rows whose estimated error is
+small; the others are solved with all their targets (``triton_whole``), gradients included.
 Nothing waits for the device, and the number of launches does not depend on values. Answers are final: a row that failed
-twice is NaN. Plans as such (``logs``) are answered by the last kernel alone.
+every time is NaN. Plans as such (``logs``) are answered by the last kernel alone.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from . import triton_held, triton_short, triton_whole
 from . import triton_long_by_grid as by_grid
+from . import triton_rows_late_launch as late
 from .asks import Answer, Ask
 from .triton_launch import Recorder, again, launches
 from .triton_parts import SQUASHES
@@ -59,7 +61,7 @@ def state_layout(ask: Ask) -> tuple[int, torch.dtype]:
     """What the grid leaves is behind the facts of a row, and all parts and rows begin at multiples of 64 bytes then.
 
     Of a row that is taken over, potentials stand where the grid's tables were; the gradient that a grid makes of such
-    tables is written over.
+    tables, if any, is written over.
     """
     columns = doubles_for(max(ask.y.shape[-1], ask.m or 0))
     if _on_grid(ask):
@@ -264,7 +266,9 @@ def _forward(ask: Ask, phi: Tensor | None) -> Answer:
         sizes = _Sizes.of(given, what)
         n, K = sizes.n, sizes.K
         if on_grid:
-            by_grid.forward(launch, _given_to_grid(given, eps, eps_rows, what, state), last, out, error)
+            to_grid = _given_to_grid(given, eps, eps_rows, what, state)
+            by_grid.forward(launch, to_grid, last, out, error)
+            late.forward(launch, to_grid, sizes.targets, out, error)
         elif K <= _FEW:
             singles = _singles(out, launch) if sizes.pull else launch.empty(R, n, dtype=torch.float32)
             results = (singles, out, state, error)
@@ -311,7 +315,9 @@ def _backward(ask: Ask, phi: Tensor | None, state: Tensor, w: Tensor) -> Tensor:
         room = partial if sizes.pull else launch.empty(R, max(n, K), dtype=torch.float32)
         strides = *sizes.strides, _row_stride(w), w.stride(1)
         if on_grid:
-            by_grid.backward(launch, _given_to_grid(given, eps, eps_rows, what, state), w, grad)
+            to_grid = _given_to_grid(given, eps, eps_rows, what, state)
+            by_grid.backward(launch, to_grid, w, grad)
+            late.backward(launch, to_grid, sizes.targets, w, grad)
         elif K <= _FEW:
             if sizes.held:
                 launch(
