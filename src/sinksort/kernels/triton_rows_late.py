@@ -75,7 +75,11 @@ _BLOCK = tl.constexpr(512)
 _ROWS = tl.constexpr(64)  #: looked at at once
 
 
-@triton.jit(do_not_specialize=["R", "n", "m", "P", "K", "x_row", "x_step", "a_row", "a_step", "y_row", "phi_row"])
+@triton.jit(
+    do_not_specialize=[
+        "x", "x_row", "x_step", "a", "a_row", "a_step", "y_row", "phi_row", "K", "out", "R", "n", "m", "P",
+    ]
+)  # fmt: skip
 def late_rows(
     x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor,
     y: tl.tensor, y_row: tl.tensor, phi: tl.tensor, phi_row: tl.tensor, K: tl.tensor, eps: tl.tensor,

@@ -44,7 +44,8 @@ _ROWS = tl.constexpr(64)  #: looked at at once
 
 @triton.jit(
     do_not_specialize=[
-        "R", "n", "m", "P", "K", "x_row", "x_step", "a_row", "a_step", "w_row", "w_step", "y_row", "phi_row",
+        "x", "x_row", "x_step", "a", "a_row", "a_step", "w", "w_row", "w_step", "y_row", "phi_row", "K", "grad", "R",
+        "n", "m", "P",
     ]
 )  # fmt: skip
 def late_rows_backward(
