@@ -31,9 +31,9 @@ from ._common import Reduction, as_mask, live_count, reduce, require_choice, req
 Positives: TypeAlias = Literal["all", "any"]
 
 #: J by name, as functions of the excess v = u - k + 1 and of the largest excess there can be, L - k.
-EXCESS_LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+EXCESS_LOSSES: dict[str, Callable[[Tensor, float | Tensor], Tensor]] = {
     "relu": lambda v, _most: v.relu(),  # the paper's
-    "normalized": lambda v, most: v.relu() / most.clamp(min=1.0),  # the authors' code: in [0, 1]
+    "normalized": lambda v, most: v.relu() / torch.as_tensor(most).clamp(min=1.0),  # the authors' code: in [0, 1]
     "log": lambda v, _most: v.relu().log1p(),  # concave: spends its gradient on labels that are near the top
     "sqrt": lambda v, _most: (1.0 + v.relu()).sqrt() - 1.0,  # between the two; finite slope at 0
     "softplus": lambda v, _most: torch.nn.functional.softplus(v),  # relu without its kink
@@ -127,7 +127,7 @@ class _Labels(NamedTuple):
     which is usual, needs few: nothing is averaged.
     """
 
-    at: Tensor | None  #: (...) the one label, where rows have one at most
+    at: Tensor | None  #: (..., 1) the one label, where rows have one at most
     chosen: Tensor  #: (...) whether there is one; or (..., L) which classes are labels
 
     @property
@@ -146,7 +146,7 @@ def _checked(
     found = _found(labels, logits)
     if kept is None:
         return found, None
-    exist = kept if found.at is None else kept.gather(-1, found.at.unsqueeze(-1)).squeeze(-1)
+    exist = kept if found.at is None else kept.gather(-1, found.at).squeeze(-1)
     return found._replace(chosen=found.chosen & exist), kept
 
 
@@ -181,19 +181,20 @@ def _found(labels: Tensor, logits: Tensor) -> _Labels:
             "classes count from 0, and the last dimension of logits is the classes."
         )
     if labels.shape == batch:
-        return _Labels(labels.clamp(min=0).long(), labels >= 0)
+        return _Labels(labels.clamp(min=0).long().unsqueeze(-1), labels >= 0)
     # One column more catches the fillers.
     hot = torch.zeros(*batch, L + 1, dtype=torch.bool, device=logits.device)
     at = torch.where(labels < 0, L, labels).long()
     return _Labels(None, hot.scatter(-1, at, torch.ones_like(at, dtype=torch.bool))[..., :L])
 
 
-def _excess(found: _Labels, ranks: Tensor, kept: Tensor | None, k: int, positives: str) -> tuple[Tensor, Tensor]:
+def _excess(
+    found: _Labels, ranks: Tensor, kept: Tensor | None, k: int, positives: str
+) -> tuple[Tensor, float | Tensor]:
     """v = L - R - k + 1 of the label or of every class, and L - k, its largest value."""
-    L = live_count(ranks, kept)
+    L = float(ranks.shape[-1]) if kept is None else live_count(ranks, kept)
     if found.at is not None:
-        most = (L - k).squeeze(-1)
-        return most + 1 - ranks.gather(-1, found.at.unsqueeze(-1)).squeeze(-1), most
+        return L - k + 1 - ranks.gather(-1, found.at), L - k
     if positives == "any":
         best = torch.where(found.chosen, ranks, 0.0).amax(-1, keepdim=True)
         return L - best - (k - 1), L - k
@@ -203,14 +204,12 @@ def _excess(found: _Labels, ranks: Tensor, kept: Tensor | None, k: int, positive
 
 def _average(found: _Labels, penalty: Tensor, positives: str) -> Tensor:
     """(...) the penalty of the row's labels."""
-    if found.at is not None:
-        return penalty
-    if positives == "any":
+    if found.at is not None or positives == "any":
         return penalty.squeeze(-1)
     return torch.where(found.chosen, penalty, 0.0).sum(-1) / found.chosen.sum(-1).clamp(min=1)
 
 
-def _penalty(J: str | Callable[[Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+def _penalty(J: str | Callable[[Tensor], Tensor]) -> Callable[[Tensor, float | Tensor], Tensor]:
     if callable(J):
         function = J
         return lambda v, _most: function(v)
