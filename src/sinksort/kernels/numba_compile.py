@@ -65,12 +65,15 @@ else:
     _log.info("Numba %s has not been tried. It compiles kernels as a whole, which takes longer.", numba.__version__)
 
 
-def compiled(*may: str) -> Callable[[_F], _F]:
+def compiled(*may: str, counts: bool = True) -> Callable[[_F], _F]:
     """A decorator: compile, with these liberties in floating-point arithmetic.
 
     Divisions by zero give inf or NaN as in NumPy: a check for them would keep loops from becoming vector code.
+
+    ``counts``: whether references to arrays are counted, as they must be where arrays are made or returned. Elsewhere
+    it is a waste: each part of an array that is given a name, or to a function, costs two atomic operations.
     """
-    options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": set(may)}
+    options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": set(may), "_nrt": counts}
 
     def decorate(function: _F) -> _F:
         try:
@@ -88,4 +91,5 @@ def compiled(*may: str) -> Callable[[_F], _F]:
 
 
 exact = compiled("contract")
+borrowing = compiled("contract", counts=False)  #: ``exact``, of functions that make no arrays and return none
 summing = compiled("contract", "reassoc", "nsz", "arcp")

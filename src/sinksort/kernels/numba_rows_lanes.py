@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from .numba_compile import exact
+from .numba_compile import borrowing
 from .numba_maths import F32, F64, larger, power_of_two, sigmoid64, smaller
 from .numba_simd import choose, load, load64, narrow, root, splat, splat64, store, store64, widen
 from .numba_staircase import SAME_MASS_SINGLE
@@ -22,7 +22,7 @@ SHORT = 20  #: values and targets up to which rows are worked on in lanes
 _ARCTAN, _NO_SQUASH = 1, 2
 
 
-@exact
+@borrowing
 def lane_places(xs: F32, aw: F32, n: int, squash: int, low: F64, high: F64, at: F64, moments: F64) -> None:
     """``numba_maths.places`` in lanes; mean, scale, weight and spread go to ``moments``."""
     none, zero = splat(0.0), splat64(0.0)
@@ -77,7 +77,7 @@ def lane_places(xs: F32, aw: F32, n: int, squash: int, low: F64, high: F64, at: 
     store64(moments, 48, choose(spreads, splat64(1.0), zero))
 
 
-@exact
+@borrowing
 def lane_places_backward(xs: F32, aw: F32, at: F64, n: int, squash: int, moments: F64, units: F64, g: F32) -> None:
     """``numba_maths.places_backward`` in lanes."""
     none = splat64(0.0)
@@ -110,7 +110,7 @@ def lane_places_backward(xs: F32, aw: F32, at: F64, n: int, squash: int, moments
         store(g, i, narrow(choose(inside, of_x, none)))
 
 
-@exact
+@borrowing
 def lane_thresholds(at: F64, aw: F32, n: int, b: F32, K: int, sorted_at: F64, cumulative: F64, high: F32,
                     low: F32) -> None:  # fmt: skip
     """Where the hard sort passes from target j to the next, high_j + low_j, as ``numba_rows_newton.staircase`` has it.
@@ -144,7 +144,7 @@ def lane_thresholds(at: F64, aw: F32, n: int, b: F32, K: int, sorted_at: F64, cu
         store(low, j, narrow(threshold - widen(rounded)))
 
 
-@exact
+@borrowing
 def lane_gibbs(at: F64, n: int, K: int, high: F32, low: F32, per_place: F32, numbers: F32, rises: F32, best: F32,
                G: F32) -> None:  # fmt: skip
     """The best target of each source, as a number, and G without the ones there.
@@ -175,7 +175,7 @@ def lane_gibbs(at: F64, n: int, K: int, high: F32, low: F32, per_place: F32, num
             cost = cost + smaller(load(rises, 16 * j), zero)
 
 
-@exact
+@borrowing
 def lane_rows(G: F32, n: int, K: int, aw: F32, best: F32, numbers: F32, u: F32, v: F32, av: F32,
               leaving: F32) -> None:  # fmt: skip
     """v, a v and what leaves each source's best target. Two sources at a time."""
@@ -200,7 +200,7 @@ def lane_rows(G: F32, n: int, K: int, aw: F32, best: F32, numbers: F32, u: F32, 
         store(leaving, 16 * k, leaves_k * av_k)
 
 
-@exact
+@borrowing
 def lane_averages(G: F32, n: int, K: int, roots: F32, best: F32, numbers: F32, u: F32, v: F32, phi: F32, y: F32, P: F32,
                   Q: F32, phi_0: F32, mean: F32, y_mean: F32) -> None:  # fmt: skip
     """p and sqrt(a) p; phi at the best target, E_i phi less that, and E_i y."""
@@ -222,7 +222,7 @@ def lane_averages(G: F32, n: int, K: int, roots: F32, best: F32, numbers: F32, u
         store(y_mean, 16 * i, y0 + means_y)
 
 
-@exact
+@borrowing
 def lane_tensions(P: F32, n: int, K: int, w: F32, phi: F32, phi_0: F32, mean: F32, t: F32) -> None:
     """t_j = sum_i w_i p_ij (phi_j - E_i phi)."""
     for j in range(0, K, 2):
@@ -236,7 +236,7 @@ def lane_tensions(P: F32, n: int, K: int, w: F32, phi: F32, phi_0: F32, mean: F3
         store(t, 16 * k, t_k)
 
 
-@exact
+@borrowing
 def lane_covariances(P: F32, n: int, K: int, best: F32, numbers: F32, phi: F32, phi_0: F32, lam: F32, y: F32,
                      y_mean: F32, cov: F32, cov_2: F32) -> None:  # fmt: skip
     """Cov_i(phi, y) and Cov_i(lambda, y); both from their values at the best target, see ``numba_rows_read``."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .numba_compile import exact
+from .numba_compile import borrowing
 from .numba_maths import F32, exp32, larger, size_of, smaller
 from .numba_rows_lanes import lane_rows
 from .numba_simd import any_lane, choose, load, narrow, splat, splat64, store, widen
@@ -20,7 +20,7 @@ _KEEP, _NEAR = np.float32(0.2), np.float32(0.05)  #: a matrix is kept if it left
 _LEFT = np.float32(1e-7)  #: of the potentials, which sorted values do not show: then steps need not go on
 
 
-@exact
+@borrowing
 def lane_excesses(aw: F32, best: F32, numbers: F32, n: int, b: F32, K: int, excess: F32) -> None:
     """``numba_rows_newton.excesses``; nothing is summed where all targets have what they should, to the last bit."""
     off = splat(0.0)
@@ -46,7 +46,7 @@ def lane_excesses(aw: F32, best: F32, numbers: F32, n: int, b: F32, K: int, exce
         store(excess, 16 * j, narrow(choose(close, lacks, splat64(0.0))))
 
 
-@exact
+@borrowing
 def lane_lacks(G: F32, n: int, K: int, best: F32, numbers: F32, excess: F32, u: F32, av: F32, leaving: F32,
                rho: F32) -> None:  # fmt: skip
     """rho_j = excess_j + what leaves it (from sources for which it is best) - u_j sum_i a_i v_i G_ij."""
@@ -65,7 +65,7 @@ def lane_lacks(G: F32, n: int, K: int, best: F32, numbers: F32, excess: F32, u: 
         store(rho, 16 * k, off_k - load(u, 16 * k) * s_k)
 
 
-@exact
+@borrowing
 def lane_plan(G: F32, n: int, K: int, roots: F32, best: F32, numbers: F32, u: F32, v: F32, Q: F32) -> None:
     """Q_ij = sqrt(a_i) p_ij."""
     for i in range(n):
@@ -76,7 +76,7 @@ def lane_plan(G: F32, n: int, K: int, roots: F32, best: F32, numbers: F32, u: F3
             store(Q, o, g * (each * load(u, 16 * j)))
 
 
-@exact
+@borrowing
 def lane_eliminate(Q: F32, n: int, K: int, pivots: F32, W: F32, inv: F32) -> None:
     """The edges W = Q^T Q of L = diag - W, eliminated without subtractions: W, and 1 / pivots.
 
@@ -123,7 +123,7 @@ def lane_eliminate(Q: F32, n: int, K: int, pivots: F32, W: F32, inv: F32) -> Non
     store(inv, 16 * K - 16, zero)
 
 
-@exact
+@borrowing
 def lane_substitute(W: F32, K: int, inv: F32, z: F32, x: F32) -> None:
     """x = L^-1 z, zero at the last node. x may be z."""
     last = splat(0.0)  # kept at hand: what was stored just now is slow to load
@@ -144,7 +144,7 @@ def lane_substitute(W: F32, K: int, inv: F32, z: F32, x: F32) -> None:
         store(x, 16 * k, last)
 
 
-@exact
+@borrowing
 def lane_newton(G: F32, n: int, K: int, aw: F32, roots: F32, best: F32, numbers: F32, b: F32, excess: F32, Q: F32,
                 W: F32, inv: F32, u: F32, v: F32, av: F32, leaving: F32, small: F32, error: F32) -> None:  # fmt: skip
     """``numba_rows_newton.newton``: a row that is done waits for the others. Scratch: ``small`` (5, K, 16).

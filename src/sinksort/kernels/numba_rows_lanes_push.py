@@ -28,12 +28,12 @@ F_ij is measured from the best target of i, D_ij = F_ij - F_i,best, for the same
 
 from __future__ import annotations
 
-from .numba_compile import exact
+from .numba_compile import borrowing
 from .numba_maths import F32
 from .numba_simd import choose, load, splat, store
 
 
-@exact
+@borrowing
 def lane_arrivals(G: F32, n: int, K: int, best: F32, numbers: F32, av: F32, z: F32, values: F32) -> None:
     """v_j; 0 where nothing arrives."""
     for j in range(K):
@@ -45,7 +45,7 @@ def lane_arrivals(G: F32, n: int, K: int, best: F32, numbers: F32, av: F32, z: F
         store(values, 16 * j, choose(shares > 0.0, sums / shares, splat(0.0)))
 
 
-@exact
+@borrowing
 def lane_stakes(G: F32, n: int, K: int, roots: F32, best: F32, numbers: F32, u: F32, v: F32, phi: F32, y: F32, z: F32,
                 values: F32, P: F32, Q: F32, given: F32, mean: F32, y_mean: F32) -> None:  # fmt: skip
     """p and sqrt(a) p; D in the place of G; E_i phi, E_i D and E_i y."""
@@ -70,7 +70,7 @@ def lane_stakes(G: F32, n: int, K: int, roots: F32, best: F32, numbers: F32, u: 
         store(y_mean, 16 * i, y0 + means_y)
 
 
-@exact
+@borrowing
 def lane_pulls(P: F32, D: F32, n: int, K: int, aw: F32, mean: F32, t: F32) -> None:
     """t_j = sum_i a_i p_ij (F_ij - E_i F)."""
     for j in range(0, K, 2):
@@ -84,7 +84,7 @@ def lane_pulls(P: F32, D: F32, n: int, K: int, aw: F32, mean: F32, t: F32) -> No
         store(t, 16 * k, t_k)
 
 
-@exact
+@borrowing
 def lane_answers(P: F32, D: F32, n: int, K: int, best: F32, numbers: F32, lam: F32, y: F32, y_mean: F32, cov: F32,
                  cov_left: F32) -> None:  # fmt: skip
     """Cov_i(F, y), and Cov_i(F - lambda, y), which is what is left of it."""

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .numba_compile import exact
+from .numba_compile import borrowing, exact
 from .numba_maths import F32, F64, in_lines, larger
 from .numba_rows_lanes import lane_gibbs, lane_places, lane_thresholds
 from .numba_rows_lanes_newton import lane_excesses, lane_newton
@@ -73,13 +73,13 @@ def lanes_for(n: int, K: int) -> Lanes:
     )
 
 
-@exact
+@borrowing
 def short_state(K: int) -> int:
     """Size of the state of a row: thresholds, as two float32 each, and u."""
     return 3 * K
 
 
-@exact
+@borrowing
 def into_lanes(rows: F32, step: int, count: int, first: int, R: int, out: F32) -> None:
     """``count`` numbers of 16 rows, ``step`` from row to row, from row ``first``; the last row once more behind R."""
     if first + 16 <= R:
@@ -92,7 +92,7 @@ def into_lanes(rows: F32, step: int, count: int, first: int, R: int, out: F32) -
             out[16 * i + lane] = rows[row + i]
 
 
-@exact
+@borrowing
 def out_of_lanes(k: F32, count: int, step: int, first: int, R: int, rows: F32) -> None:
     """The other way round."""
     if first + 16 <= R:
@@ -104,7 +104,7 @@ def out_of_lanes(k: F32, count: int, step: int, first: int, R: int, rows: F32) -
             rows[row * step + i] = k[16 * i + row - first]
 
 
-@exact
+@borrowing
 def rows_into(k: Lanes, x: F32, a: F32, y: F32, b: F32, eps: F32, n: int, K: int, squash: int, steps: Steps,
               first: int, R: int, fresh: bool) -> None:  # fmt: skip
     """16 rows from ``first``, and their places. What all rows share is there already, unless ``fresh``.
@@ -136,7 +136,7 @@ def rows_into(k: Lanes, x: F32, a: F32, y: F32, b: F32, eps: F32, n: int, K: int
     lane_places(xs, aw, n, squash, k.one[FIRST], k.one[LAST], k.n64[AT], k.moments)
 
 
-@exact
+@borrowing
 def solve_lanes(k: Lanes, n: int, K: int) -> None:
     n32, k32, at = k.n32, k.k32, k.n64[AT]
     lane_thresholds(at, n32[AW], n, k32[B], K, k.n64[SORTED], k.n64[CUMULATIVE], k32[HIGH], k32[LOW])
@@ -146,7 +146,7 @@ def solve_lanes(k: Lanes, n: int, K: int) -> None:
                 n32[V], n32[AV], n32[LEAVING], k.small, k.error)  # fmt: skip
 
 
-@exact
+@borrowing
 def leave(k: Lanes, n: int, K: int, first: int, R: int, state: F32, errors: F32, finite: bool) -> None:
     """State and errors of 16 rows. ``finite``: whether infinite values that weigh something are for the reference."""
     error, nan = load(k.error, 0), nan_lanes(k, n)
@@ -171,7 +171,13 @@ def leave(k: Lanes, n: int, K: int, first: int, R: int, state: F32, errors: F32,
 def pull_short(begin: int, end: int, x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K: int, squash: int,
                steps: Steps, out: F32, state: F32, errors: F32) -> None:  # fmt: skip
     """Rows 16 begin to 16 end; see ``numba_rows_wide.pull_rows`` for the arguments."""
-    k, stop, fresh = lanes_for(n, K), min(16 * end, len(errors)), True
+    _pull(lanes_for(n, K), begin, end, x, a, y, b, phi, eps, n, K, squash, steps, out, state, errors)
+
+
+@borrowing
+def _pull(k: Lanes, begin: int, end: int, x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K: int,
+          squash: int, steps: Steps, out: F32, state: F32, errors: F32) -> None:  # fmt: skip
+    stop, fresh = min(16 * end, len(errors)), True
     for first in range(16 * begin, stop, 16):
         rows_into(k, x, a, y, b, eps, n, K, squash, steps, first, stop, fresh)
         if fresh or steps[1] > 0:
@@ -191,7 +197,7 @@ def pull_short(begin: int, end: int, x: F32, a: F32, y: F32, b: F32, phi: F32, e
         out_of_lanes(k.n32[COV], n, n, first, stop, out)
 
 
-@exact
+@borrowing
 def nan_lanes(k: Lanes, n: int) -> Any:
     """NaN for rows that hold NaN, 0 for the others."""
     nan = splat(0.0)
@@ -204,7 +210,13 @@ def nan_lanes(k: Lanes, n: int) -> Any:
 @exact
 def push_short(begin: int, end: int, x: F32, a: F32, y: F32, b: F32, eps: F32, n: int, K: int, squash: int,
                steps: Steps, out: F32, state: F32, errors: F32) -> None:  # fmt: skip
-    k, stop, fresh = lanes_for(n, K), min(16 * end, len(errors)), True
+    _push(lanes_for(n, K), begin, end, x, a, y, b, eps, n, K, squash, steps, out, state, errors)
+
+
+@borrowing
+def _push(k: Lanes, begin: int, end: int, x: F32, a: F32, y: F32, b: F32, eps: F32, n: int, K: int, squash: int,
+          steps: Steps, out: F32, state: F32, errors: F32) -> None:  # fmt: skip
+    stop, fresh = min(16 * end, len(errors)), True
     for first in range(16 * begin, stop, 16):
         rows_into(k, x, a, y, b, eps, n, K, squash, steps, first, stop, fresh)
         fresh = False
@@ -214,7 +226,7 @@ def push_short(begin: int, end: int, x: F32, a: F32, y: F32, b: F32, eps: F32, n
         out_of_lanes(k.k32[LAM], K, K, first, stop, out)
 
 
-@exact
+@borrowing
 def average_lanes(k: Lanes, n: int, K: int) -> None:
     """The values that each target receives, on average, in LAM.
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .numba_compile import exact
+from .numba_compile import borrowing, exact
 from .numba_maths import F32, larger, size_of
 from .numba_rows_careful import CANCELLED, careful
 from .numba_rows_lanes import (
@@ -66,7 +66,7 @@ _LOST = 1.6e-2
 _STEEPEST = (0.25, 0.32, 1.0)  #: slopes of the squashes, by their codes
 
 
-@exact
+@borrowing
 def balance_lanes(k: Lanes, n: int) -> None:
     """``numba_rows_careful.balanced`` in lanes."""
     whole, weight = splat64(0.0), splat64(0.0)
@@ -82,7 +82,7 @@ def balance_lanes(k: Lanes, n: int) -> None:
         store(k.n32[WEIGHT], i, choose(left < most * _ROUNDING, splat(0.0), load(k.n32[WEIGHT], i)))
 
 
-@exact
+@borrowing
 def standardised(k: Lanes, n: int) -> None:
     """x_i in standard deviations from the mean; 0 where it is not finite."""
     mean, scale = load64(k.moments, 0), load64(k.moments, 16)
@@ -93,7 +93,7 @@ def standardised(k: Lanes, n: int) -> None:
         store(k.n32[WEIGHT], i, choose(inside, z, splat(0.0)))
 
 
-@exact
+@borrowing
 def eliminate_lanes(k: Lanes, n: int, K: int) -> None:
     """lambda from the tensions."""
     flow = splat(0.0)
@@ -105,7 +105,7 @@ def eliminate_lanes(k: Lanes, n: int, K: int) -> None:
     lane_substitute(k.W, K, k.k32[INV], k.k32[TENSION], k.k32[LAM])
 
 
-@exact
+@borrowing
 def along_pulled(k: Lanes, n: int, K: int) -> Any:
     """The cotangent of x~ in COV, but for 2 / eps; returns which rows have lost too many digits, 1.0 or 0.0."""
     n32, k32, best, levels, y = k.n32, k.k32, k.n32[BEST], k.k32[PHI], k.k32[Y]
@@ -124,7 +124,7 @@ def along_pulled(k: Lanes, n: int, K: int) -> Any:
     return choose(whole < parts * CANCELLED, splat(1.0), splat(0.0))
 
 
-@exact
+@borrowing
 def along_pushed(k: Lanes, n: int, K: int, lost: Any) -> Any:
     """The same for averages; and how they change with x itself, in PHI_0.
 
@@ -170,7 +170,13 @@ def carefully(k: Lanes, n: int, K: int) -> None:
 def short_backward(begin: int, end: int, x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K: int,
                    squash: int, push: bool, steps: Steps, w: F32, grad: F32, state: F32) -> None:  # fmt: skip
     """See ``numba_rows_wide.rows_backward``."""
-    k, stop, size, fresh = lanes_for(n, K), min(16 * end, len(grad) // n), short_state(K), True
+    _backward(lanes_for(n, K), begin, end, x, a, y, b, phi, eps, n, K, squash, push, steps, w, grad, state)
+
+
+@borrowing
+def _backward(k: Lanes, begin: int, end: int, x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K: int,
+              squash: int, push: bool, steps: Steps, w: F32, grad: F32, state: F32) -> None:  # fmt: skip
+    stop, size, fresh = min(16 * end, len(grad) // n), short_state(K), True
     n32, k32, u, levels = k.n32, k.k32, k.k32[U], k.k32[PHI]
     lost = np.float32(_LOST * _STEEPEST[squash])
     for first in range(16 * begin, stop, 16):
