@@ -201,11 +201,11 @@ def lane_rows(G: F32, n: int, K: int, aw: F32, best: F32, numbers: F32, u: F32, 
 
 
 @borrowing
-def lane_averages(G: F32, n: int, K: int, roots: F32, best: F32, numbers: F32, u: F32, v: F32, phi: F32, y: F32, P: F32,
+def lane_averages(G: F32, n: int, K: int, aw: F32, best: F32, numbers: F32, u: F32, v: F32, phi: F32, y: F32, P: F32,
                   Q: F32, phi_0: F32, mean: F32, y_mean: F32) -> None:  # fmt: skip
-    """p and sqrt(a) p; phi at the best target, E_i phi less that, and E_i y."""
+    """p and a p; phi at the best target, E_i phi less that, and E_i y."""
     for i in range(n):
-        at_best, vi, root_i = load(best, 16 * i), load(v, 16 * i), load(roots, 16 * i)
+        at_best, vi, a = load(best, 16 * i), load(v, 16 * i), load(aw, 16 * i)
         p0, y0 = splat(0.0), splat(0.0)
         for j in range(K):
             here = at_best == numbers[j]
@@ -215,7 +215,7 @@ def lane_averages(G: F32, n: int, K: int, roots: F32, best: F32, numbers: F32, u
             o = 16 * (i * K + j)
             p = choose(at_best == numbers[j], splat(1.0), load(G, o)) * (load(u, 16 * j) * vi)
             store(P, o, p)
-            store(Q, o, p * root_i)
+            store(Q, o, p * a)
             means, means_y = means + p * (load(phi, 16 * j) - p0), means_y + p * (load(y, 16 * j) - y0)
         store(phi_0, 16 * i, p0)
         store(mean, 16 * i, means)

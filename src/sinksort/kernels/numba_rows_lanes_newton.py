@@ -66,94 +66,94 @@ def lane_lacks(G: F32, n: int, K: int, best: F32, numbers: F32, excess: F32, u: 
 
 
 @borrowing
-def lane_plan(G: F32, n: int, K: int, roots: F32, best: F32, numbers: F32, u: F32, v: F32, Q: F32) -> None:
-    """Q_ij = sqrt(a_i) p_ij."""
+def lane_plan(G: F32, n: int, K: int, aw: F32, best: F32, numbers: F32, u: F32, v: F32, P: F32, Q: F32) -> None:
+    """p and a p."""
     for i in range(n):
-        at_best, each = load(best, 16 * i), load(v, 16 * i) * load(roots, 16 * i)
+        at_best, vi, a = load(best, 16 * i), load(v, 16 * i), load(aw, 16 * i)
         for j in range(K):
             o = 16 * (i * K + j)
-            g = choose(at_best == numbers[j], splat(1.0), load(G, o))
-            store(Q, o, g * (each * load(u, 16 * j)))
+            p = choose(at_best == numbers[j], splat(1.0), load(G, o)) * (vi * load(u, 16 * j))
+            store(P, o, p)
+            store(Q, o, p * a)
 
 
 @borrowing
-def lane_eliminate(Q: F32, n: int, K: int, pivots: F32, W: F32, inv: F32) -> None:
-    """The edges W = Q^T Q of L = diag - W, eliminated without subtractions: W, and 1 / pivots.
+def lane_eliminate(P: F32, Q: F32, n: int, K: int, ground: F32, inv: F32) -> None:
+    """The edges W = Q^T P of L = diag - W, for Q_ij = a_i p_ij, eliminated without subtractions; and 1 / pivots.
 
-    Two by two, so that each entry of Q is looked at half as often; for an odd K what is computed at [j, K] lies where
-    W has nothing. ``pivots`` are at first what leads from each node to the ground, then that and the sum of the edges
-    to nodes that go later: when node k goes, that of j grows as one edge would, by W_kj / pivot_k times what k has
-    beyond j.
+    When node k goes, the edge from j to c grows by W_kj W_kc / pivot_k, as if Q and P had one more row: W_k / pivot_k
+    and W_k. They are put behind the others, so that each edge is a single sum. A pivot is what leads from its node to
+    the ground, and the edges to nodes that go later.
+
+    Two by two, so that each entry is looked at half as often; for an odd K what is computed at [j, K] lies where the
+    next row has nothing. Of two nodes the second lacks at first what it has from the first.
     """
-    zero = splat(0.0)
-    for j in range(0, K, 2):
+    zero, row = splat(0.0), 16 * K
+    for j in range(0, K - 1, 2):
+        at, end = 16 * j, (n + j) * row
         between = zero
-        for o in range(16 * j, 16 * n * K, 16 * K):
-            between = between + load(Q, o) * load(Q, o + 16)
-        store(W, 16 * (j * K + j + 1), between)
-        for k in range(j + 2, K, 2):
-            a, b, c, d = zero, zero, zero, zero
-            for o in range(0, 16 * n * K, 16 * K):
-                q_0, q_1 = load(Q, o + 16 * j), load(Q, o + 16 * j + 16)
-                r_0, r_1 = load(Q, o + 16 * k), load(Q, o + 16 * k + 16)
-                a, b, c, d = a + q_0 * r_0, b + q_0 * r_1, c + q_1 * r_0, d + q_1 * r_1
-            store(W, 16 * (j * K + k), a)
-            store(W, 16 * (j * K + k + 1), b)
-            store(W, 16 * (j * K + K + k), c)
-            store(W, 16 * (j * K + K + k + 1), d)
-    for j in range(K):
-        pivot = load(pivots, 16 * j)
-        for k in range(j + 1, K):
-            pivot = pivot + load(W, 16 * (j * K + k))
-        store(pivots, 16 * j, pivot)
-    pivot = load(pivots, 0)
-    for k in range(K - 1):
-        beyond = zero
+        for o in range(0, end, row):
+            between = between + load(Q, o + at) * load(P, o + at + 16)
+        pivot = load(ground, at) + between
+        for c in range(at + 32, row, 32):
+            w_0, w_1, v_0, v_1 = zero, zero, zero, zero
+            for o in range(0, end, row):
+                q, r, p_0, p_1 = load(Q, o + at), load(Q, o + at + 16), load(P, o + c), load(P, o + c + 16)
+                w_0, w_1, v_0, v_1 = w_0 + q * p_0, w_1 + q * p_1, v_0 + r * p_0, v_1 + r * p_1
+            store(P, end + c, w_0)
+            store(P, end + c + 16, w_1)
+            store(P, end + row + c, v_0)
+            store(P, end + row + c + 16, v_1)
+            pivot = pivot + (w_0 + w_1 if c + 16 < row else w_0)
         inverse = choose(pivot > _UNJOINED, splat(1.0) / pivot, zero)
-        store(inv, 16 * k, inverse)
-        for j in range(K - 1, k, -1):
-            edge = load(W, 16 * (k * K + j))
-            f = edge * inverse
-            pivot = load(pivots, 16 * j) + f * beyond
-            store(pivots, 16 * j, pivot)
-            beyond = beyond + edge
-            for c in range(j + 1, K):
-                o = 16 * (j * K + c)
-                store(W, o, load(W, o) + load(W, 16 * (k * K + c)) * f)
-    store(inv, 16 * K - 16, zero)
+        store(inv, at, inverse)
+        store(P, end + at + 16, between)
+        factor = between * inverse
+        pivot = load(ground, at + 16)
+        for c in range(at + 32, row, 16):
+            first = load(P, end + c)
+            second = load(P, end + row + c) + first * factor
+            store(Q, end + c, first * inverse)
+            store(P, end + row + c, second)
+            pivot = pivot + second
+        inverse = choose(pivot > _UNJOINED, splat(1.0) / pivot, zero)
+        store(inv, at + 16, inverse)
+        for c in range(end + row + at + 32, end + 2 * row, 16):
+            store(Q, c, load(P, c) * inverse)
+    store(inv, row - 16, zero)
 
 
 @borrowing
-def lane_substitute(W: F32, K: int, inv: F32, z: F32, x: F32) -> None:
-    """x = L^-1 z, zero at the last node. x may be z."""
-    last = splat(0.0)  # kept at hand: what was stored just now is slow to load
-    for k in range(K):
-        sums = load(z, 16 * k)
-        for j in range(k - 1):
-            sums = sums + load(W, 16 * (j * K + k)) * load(x, 16 * j)
+def lane_substitute(P: F32, n: int, K: int, inv: F32, z: F32, x: F32) -> None:
+    """x = L^-1 z, zero at the last node, by the edges behind the n rows of P. x may be z."""
+    last, row, W = splat(0.0), 16 * K, 16 * n * K  # last: what was stored just now is slow to load
+    for k in range(0, row, 16):
+        sums = load(z, k)
+        for j in range(0, k - 16, 16):
+            sums = sums + load(P, W + j * K + k) * load(x, j)
         if k > 0:
-            sums = sums + load(W, 16 * (k * K - K + k)) * last
-        last = sums * load(inv, 16 * k)
-        store(x, 16 * k, last)
-    for k in range(K - 2, -1, -1):
+            sums = sums + load(P, W + (k - 16) * K + k) * last
+        last = sums * load(inv, k)
+        store(x, k, last)
+    for k in range(row - 32, -1, -16):
         sums = splat(0.0)
-        for j in range(K - 1, k + 1, -1):
-            sums = sums + load(W, 16 * (k * K + j)) * load(x, 16 * j)
-        sums = sums + load(W, 16 * (k * K + k + 1)) * last
-        last = load(x, 16 * k) + sums * load(inv, 16 * k)
-        store(x, 16 * k, last)
+        for j in range(row - 16, k + 16, -16):
+            sums = sums + load(P, W + k * K + j) * load(x, j)
+        sums = sums + load(P, W + k * K + k + 16) * last
+        last = load(x, k) + sums * load(inv, k)
+        store(x, k, last)
 
 
 @borrowing
-def lane_newton(G: F32, n: int, K: int, aw: F32, roots: F32, best: F32, numbers: F32, b: F32, excess: F32, Q: F32,
-                W: F32, inv: F32, u: F32, v: F32, av: F32, leaving: F32, small: F32, error: F32) -> None:  # fmt: skip
+def lane_newton(G: F32, n: int, K: int, aw: F32, best: F32, numbers: F32, b: F32, excess: F32, P: F32, Q: F32,
+                inv: F32, u: F32, v: F32, av: F32, leaving: F32, small: F32, error: F32) -> None:  # fmt: skip
     """``numba_rows_newton.newton``: a row that is done waits for the others. Scratch: ``small`` (5, K, 16).
 
     A step d of the potentials leaves about d^2 of them, or d times how far they are from where the matrix was made.
     That tells what the marginals do not, since what hardly joins hardly changes them.
     """
     size = 16 * K
-    base, direction, rho, pivots, z = (
+    base, direction, rho, ground, z = (
         small[:size], small[size : 2 * size], small[2 * size : 3 * size], small[3 * size : 4 * size], small[4 * size :],
     )  # fmt: skip
     for j in range(0, size, 16):
@@ -188,12 +188,12 @@ def lane_newton(G: F32, n: int, K: int, aw: F32, roots: F32, best: F32, numbers:
         length = choose(passed, length * slope / (slope - slope_here), splat(1.0))
         if step == 1 or any_lane(working & ((errors > before * _KEEP) | (moved > _NEAR))):
             for j in range(0, size, 16):
-                store(pivots, j, load(b, j) * flow * _RIDGE)
-            lane_plan(G, n, K, roots, best, numbers, u, v, Q)
-            lane_eliminate(Q, n, K, pivots, W, inv)
+                store(ground, j, load(b, j) * flow * _RIDGE)
+            lane_plan(G, n, K, aw, best, numbers, u, v, P, Q)
+            lane_eliminate(P, Q, n, K, ground, inv)
             moved = splat(0.0)
         before = errors
-        lane_substitute(W, K, inv, rho, z)
+        lane_substitute(P, n, K, inv, rho, z)
         centre, rises = splat(0.0), splat(0.0)
         for j in range(0, size, 16):
             centre = centre + load(z, j) * load(b, j)

@@ -46,11 +46,11 @@ def lane_arrivals(G: F32, n: int, K: int, best: F32, numbers: F32, av: F32, z: F
 
 
 @borrowing
-def lane_stakes(G: F32, n: int, K: int, roots: F32, best: F32, numbers: F32, u: F32, v: F32, phi: F32, y: F32, z: F32,
+def lane_stakes(G: F32, n: int, K: int, aw: F32, best: F32, numbers: F32, u: F32, v: F32, phi: F32, y: F32, z: F32,
                 values: F32, P: F32, Q: F32, given: F32, mean: F32, y_mean: F32) -> None:  # fmt: skip
-    """p and sqrt(a) p; D in the place of G; E_i phi, E_i D and E_i y."""
+    """p and a p; D in the place of G; E_i phi, E_i D and E_i y."""
     for i in range(n):
-        at_best, vi, root_i, zi = load(best, 16 * i), load(v, 16 * i), load(roots, 16 * i), load(z, 16 * i)
+        at_best, vi, a, zi = load(best, 16 * i), load(v, 16 * i), load(aw, 16 * i), load(z, 16 * i)
         p0, y0, v0 = splat(0.0), splat(0.0), splat(0.0)
         for j in range(K):
             here = at_best == numbers[j]
@@ -62,7 +62,7 @@ def lane_stakes(G: F32, n: int, K: int, roots: F32, best: F32, numbers: F32, u: 
             p = choose(here, splat(1.0), load(G, o)) * (load(u, 16 * j) * vi)
             D = choose(here, splat(0.0), (zi - load(values, 16 * j)) * level - F_0)
             store(P, o, p)
-            store(Q, o, p * root_i)
+            store(Q, o, p * a)
             store(G, o, D)
             gives, means, means_y = gives + p * (level - p0), means + p * D, means_y + p * (load(y, 16 * j) - y0)
         store(given, 16 * i, p0 + gives)

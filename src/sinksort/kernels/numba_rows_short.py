@@ -17,7 +17,6 @@ from .numba_simd import (
     load64,
     load_apart,
     narrow,
-    root,
     splat,
     splat64,
     store,
@@ -27,9 +26,9 @@ from .numba_simd import (
 )
 
 # Parts of Lanes.n32, .n64: vectors for each value; of .k32: for each target; of .one: numbers of a row.
-XS, AW, ROOT, BEST, V, AV, LEAVING, WEIGHT, PHI_0, MEAN, Y_MEAN, COV, COV_2 = range(13)
+XS, AW, BEST, V, AV, LEAVING, WEIGHT, PHI_0, MEAN, Y_MEAN, COV, COV_2 = range(12)
 AT, SORTED, CUMULATIVE, VALUES = range(4)
-Y, B, EXCESS, PHI, U, INV, PIVOT, LAM, TENSION, HIGH, LOW, PER_PLACE, RISE = range(13)
+Y, B, EXCESS, PHI, U, INV, GROUND, LAM, TENSION, HIGH, LOW, PER_PLACE, RISE = range(13)
 EPS, FIRST, LAST, UNIT = range(4)
 
 _LARGEST_LOGIT = 1e9
@@ -49,27 +48,37 @@ class Lanes(NamedTuple):
     error: F32
     numbers: F32  #: 0 to K - 1
     G: F32
-    P: F32
+    P: F32  #: with room for what is behind it and Q, see ``lane_eliminate``
     Q: F32
-    W: F32
 
 
 @exact
 def lanes_for(n: int, K: int) -> Lanes:
-    """Q and W have a vector more than their entries, see ``lane_eliminate``."""
+    """Cut from two rooms, as each takes its time. P has a vector more than its entries, see ``lane_eliminate``."""
+    N, M, pairs = 16 * n, 16 * K, 16 * n * K
+    wide = in_lines(4 * N + 128, np.float64)
+    k32 = 12 * N  # where each part begins
+    small = k32 + 13 * M
+    error = small + 5 * M
+    G = error + 16
+    P = G + pairs
+    Q = P + pairs + K * M + 16
+    numbers = Q + pairs + K * M
+    room = in_lines(numbers + K, np.float32)
+    for j in range(K):
+        room[numbers + j] = j
     return Lanes(
-        in_lines(13 * 16 * n, np.float32).reshape(13, 16 * n),
-        in_lines(4 * 16 * n, np.float64).reshape(4, 16 * n),
-        in_lines(13 * 16 * K, np.float32).reshape(13, 16 * K),
-        in_lines(64, np.float64).reshape(4, 16),
-        in_lines(64, np.float64),
-        in_lines(5 * 16 * K, np.float32),
-        in_lines(16, np.float32),
-        np.arange(K).astype(np.float32),
-        in_lines(16 * n * K, np.float32),
-        in_lines(16 * n * K, np.float32),
-        in_lines(16 * n * K + 16, np.float32),
-        in_lines(16 * K * K + 16, np.float32),
+        room[:k32].reshape(12, N),
+        wide[: 4 * N].reshape(4, N),
+        room[k32:small].reshape(13, M),
+        wide[4 * N : 4 * N + 64].reshape(4, 16),
+        wide[4 * N + 64 :],
+        room[small:error],
+        room[error:G],
+        room[numbers:],
+        room[G:P],
+        room[P:Q],
+        room[Q:numbers],
     )
 
 
@@ -117,9 +126,6 @@ def rows_into(k: Lanes, x: F32, a: F32, y: F32, b: F32, eps: F32, n: int, K: int
         into_lanes(a, n, n, first, R, aw)
     elif fresh:
         aw[:] = np.float32(1.0 / n)
-    if fresh or steps[4] > 0:
-        for i in range(0, 16 * n, 16):
-            store(k.n32[ROOT], i, root(load(aw, i)))
     if fresh or steps[0] > 0:
         into_lanes(y, steps[0], K, first, R, k32[Y])
         into_lanes(b, steps[0], K, first, R, k32[B])
@@ -142,7 +148,7 @@ def solve_lanes(k: Lanes, n: int, K: int) -> None:
     lane_thresholds(at, n32[AW], n, k32[B], K, k.n64[SORTED], k.n64[CUMULATIVE], k32[HIGH], k32[LOW])
     lane_gibbs(at, n, K, k32[HIGH], k32[LOW], k32[PER_PLACE], k.numbers, k32[RISE], n32[BEST], k.G)
     lane_excesses(n32[AW], n32[BEST], k.numbers, n, k32[B], K, k32[EXCESS])
-    lane_newton(k.G, n, K, n32[AW], n32[ROOT], n32[BEST], k.numbers, k32[B], k32[EXCESS], k.Q, k.W, k32[INV], k32[U],
+    lane_newton(k.G, n, K, n32[AW], n32[BEST], k.numbers, k32[B], k32[EXCESS], k.P, k.Q, k32[INV], k32[U],
                 n32[V], n32[AV], n32[LEAVING], k.small, k.error)  # fmt: skip
 
 

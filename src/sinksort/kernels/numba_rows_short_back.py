@@ -28,6 +28,7 @@ from .numba_rows_short import (
     COV_2,
     EPS,
     EXCESS,
+    GROUND,
     HIGH,
     INV,
     LAM,
@@ -37,9 +38,7 @@ from .numba_rows_short import (
     PER_PLACE,
     PHI,
     PHI_0,
-    PIVOT,
     RISE,
-    ROOT,
     TENSION,
     UNIT,
     WEIGHT,
@@ -100,16 +99,16 @@ def eliminate_lanes(k: Lanes, n: int, K: int) -> None:
     for i in range(0, 16 * n, 16):
         flow = flow + load(k.n32[LEAVING], i)
     for j in range(0, 16 * K, 16):
-        store(k.k32[PIVOT], j, load(k.k32[B], j) * flow * _RIDGE)
-    lane_eliminate(k.Q, n, K, k.k32[PIVOT], k.W, k.k32[INV])
-    lane_substitute(k.W, K, k.k32[INV], k.k32[TENSION], k.k32[LAM])
+        store(k.k32[GROUND], j, load(k.k32[B], j) * flow * _RIDGE)
+    lane_eliminate(k.P, k.Q, n, K, k.k32[GROUND], k.k32[INV])
+    lane_substitute(k.P, n, K, k.k32[INV], k.k32[TENSION], k.k32[LAM])
 
 
 @borrowing
 def along_pulled(k: Lanes, n: int, K: int) -> Any:
     """The cotangent of x~ in COV, but for 2 / eps; returns which rows have lost too many digits, 1.0 or 0.0."""
     n32, k32, best, levels, y = k.n32, k.k32, k.n32[BEST], k.k32[PHI], k.k32[Y]
-    lane_averages(k.G, n, K, n32[ROOT], best, k.numbers, k32[U], n32[V], levels, y, k.P, k.Q, n32[PHI_0], n32[MEAN],
+    lane_averages(k.G, n, K, n32[AW], best, k.numbers, k32[U], n32[V], levels, y, k.P, k.Q, n32[PHI_0], n32[MEAN],
                   n32[Y_MEAN])  # fmt: skip
     lane_tensions(k.P, n, K, n32[WEIGHT], levels, n32[PHI_0], n32[MEAN], k32[TENSION])
     eliminate_lanes(k, n, K)
@@ -132,7 +131,7 @@ def along_pushed(k: Lanes, n: int, K: int, lost: Any) -> Any:
     """
     n32, k32, best, z, values, y = k.n32, k.k32, k.n32[BEST], k.n32[WEIGHT], k.k32[EXCESS], k.k32[Y]
     lane_arrivals(k.G, n, K, best, k.numbers, n32[AV], z, values)
-    lane_stakes(k.G, n, K, n32[ROOT], best, k.numbers, k32[U], n32[V], k32[PHI], y, z, values, k.P, k.Q, n32[PHI_0],
+    lane_stakes(k.G, n, K, n32[AW], best, k.numbers, k32[U], n32[V], k32[PHI], y, z, values, k.P, k.Q, n32[PHI_0],
                 n32[MEAN], n32[Y_MEAN])  # fmt: skip
     lane_pulls(k.P, k.G, n, K, n32[AW], n32[MEAN], k32[TENSION])
     eliminate_lanes(k, n, K)

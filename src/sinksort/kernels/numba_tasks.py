@@ -85,8 +85,7 @@ def run(kernel: Callable[..., None], tasks: int, work: float, *args: Any, portio
 
     ``portions``: of the share of each thread but the caller, who helps if they are more than one.
     """
-    threads = min(torch.get_num_threads(), tasks, int(work / _WORTH_A_THREAD) + 1)
-    if threads < 2:
+    if work < _WORTH_A_THREAD or (threads := min(torch.get_num_threads(), tasks, int(work / _WORTH_A_THREAD) + 1)) < 2:
         kernel(0, tasks, *args)
         return
     ours = _threads()
