@@ -8,7 +8,7 @@ from torch import Tensor
 
 import sinksort
 from sinksort.kernels import ops
-from sinksort.kernels.asks import Ask
+from sinksort.kernels.asks import Ask, in_tensors
 
 from .test_kernels_numba import ACCEPTED, REFERENCE, inputs
 
@@ -181,7 +181,7 @@ def test_targets_too_many_for_a_matrix_and_too_sharp_for_a_rule(
 def test_nothing_is_kept_of_rows_that_are_all_left_over() -> None:
     ends, phi = ranks_of(rows_of("normal", 2, 150), 1e-3)
     ask = ends._replace(y=torch.linspace(0, 1, 150)[None], b=torch.full((1, 150), 1 / 150))
-    state = numba_rows.pull(ask, phi).state
+    state = in_tensors(numba_rows.pull(ask, phi))[1]
     assert (state.shape[1], state.dtype) == numba_rows.state_layout(ask) == (0, torch.float32)
 
 

@@ -22,7 +22,12 @@ def one_at_a_time(backward: Backward) -> Backward:
 
     @functools.wraps(backward)
     def each(ctx: Any, *cotangents: Tensor | None) -> tuple[Any, ...]:
-        if torch.is_grad_enabled() or not any(c is not None and _several(c) for c in cotangents):
+        if torch.is_grad_enabled():
+            return backward(ctx, *cotangents)
+        for c in cotangents:
+            if c is not None and _several(c):
+                break
+        else:
             return backward(ctx, *cotangents)
         level = torch._C._vmapmode_increment_nesting() - 1  # of the loop that autograd is in
         torch._C._vmapmode_decrement_nesting()

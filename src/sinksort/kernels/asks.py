@@ -45,9 +45,11 @@ as a fraction of n.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -84,12 +86,23 @@ def of_rows(t: Tensor, rows: Tensor) -> Tensor:
     return t[rows] if len(t) > 1 else t
 
 
+#: Of an answer, what nobody sees but kernels and who calls them. On the CPU it may be an array, as a tensor of it, and
+#: an array of that again, would take as long as some rows.
+State: TypeAlias = Tensor | NDArray[Any]
+
+
 class Answer(NamedTuple):
     """Of ``pull``, ``push`` or ``logs``."""
 
     out: Tensor  #: (R, n) in the dtype of x, or (R, K) or (R, n, K) float32
-    state: Tensor  #: (R, S) what the backward pass needs, in a layout of the kernel's own
-    error: Tensor  #: (R,) float32: estimated error of rule, grid and solver, as a fraction of n or of the range
+    state: State  #: (R, S) what the backward pass needs, in a layout of the kernel's own
+    error: State  #: (R,) float32: estimated error of rule, grid and solver, as a fraction of n or of the range
+
+
+def in_tensors(answer: Answer) -> tuple[Tensor, Tensor, Tensor]:
+    """The same, all of it in tensors."""
+    out, state, error = (torch.from_numpy(t) if isinstance(t, np.ndarray) else t for t in answer)
+    return out, state, error
 
 
 class Kernels(Protocol):
@@ -107,12 +120,12 @@ class Kernels(Protocol):
     def pull(self, ask: Ask, phi: Tensor) -> Answer:
         """phi: (R or 1, K) float32."""
 
-    def pull_backward(self, ask: Ask, phi: Tensor, state: Tensor, w: Tensor) -> Tensor:
+    def pull_backward(self, ask: Ask, phi: Tensor, state: State, w: Tensor) -> Tensor:
         """The cotangent of x, (R, n) in its dtype, from w (R, n)."""
 
     def push(self, ask: Ask) -> Answer: ...
 
-    def push_backward(self, ask: Ask, state: Tensor, c: Tensor) -> Tensor:
+    def push_backward(self, ask: Ask, state: State, c: Tensor) -> Tensor:
         """The cotangent of x from c (R, K) float32."""
 
 
@@ -124,7 +137,7 @@ class ShortKernels(Kernels, Protocol):
 
     def logs(self, ask: Ask) -> Answer: ...
 
-    def logs_backward(self, ask: Ask, state: Tensor, C: Tensor) -> Tensor:
+    def logs_backward(self, ask: Ask, state: State, C: Tensor) -> Tensor:
         """The cotangent of x from C (R, n, K) float32."""
 
 

@@ -19,7 +19,7 @@ from ..rules import gauss_rule
 from . import numba_long_few as few
 from . import numba_long_grid as grid
 from . import numba_rows as in_one_go
-from .asks import Answer, Ask, of_rows, some_rows
+from .asks import Answer, Ask, in_tensors, of_rows, some_rows
 from .numba_long_blocks import ARCTAN, BFLOAT16, FLOAT16, FLOAT32, IDENTITY, SIGMOID, Array, Rows
 from .numba_long_solve import DONE, SEARCH
 from .numba_long_values import (
@@ -147,25 +147,24 @@ def pull(ask: Ask, phi: Tensor) -> Answer:
         return _pull_few(ask, phi)
     if not _moderate(ask):
         return _pull_by_rules(ask, phi)
-    answer = in_one_go.pull(ask, phi)
-    late = answer.error.numpy() > ACCEPTED
+    out, state, error = in_tensors(in_one_go.pull(ask, phi))
+    late = error.numpy() > ACCEPTED
     if late.any():
         rows = torch.from_numpy(np.flatnonzero(late))
-        better = _pull_by_rules(some_rows(ask, rows), of_rows(phi, rows))
-        answer.out[rows], answer.error[rows] = better.out, better.error
-        mark, theirs = _room(ask, answer.state)
-        mark[late], theirs[late] = _HERE, better.state.numpy()
-        answer.state[rows, -1] = 0.0  # of a rule, not of all targets
-    return answer
+        out[rows], better, error[rows] = in_tensors(_pull_by_rules(some_rows(ask, rows), of_rows(phi, rows)))
+        mark, theirs = _room(ask, state)
+        mark[late], theirs[late] = _HERE, better.numpy()
+        state[rows, -1] = 0.0  # of a rule, not of all targets
+    return Answer(out, state, error)
 
 
 def _pull_by_rules(ask: Ask, phi: Tensor) -> Answer:
-    out, state, error = _pull_on_grid(ask, phi)
+    out, state, error = in_tensors(_pull_on_grid(ask, phi))
     for rows, K in _rows_by_nodes(_nodes_wanted(state.numpy(), ask)):
-        better = _pull_on_grid(*_by_rule(ask, phi, rows, K))
-        right = better.error <= _ACCEPTED
+        better, _, better_error = in_tensors(_pull_on_grid(*_by_rule(ask, phi, rows, K)))
+        right = better_error <= _ACCEPTED
         done = rows[right]
-        out[done], error[done], state[done, NODES] = better.out[right], better.error[right], float(K)
+        out[done], error[done], state[done, NODES] = better[right], better_error[right], float(K)
     return Answer(out, state, error)
 
 
@@ -190,7 +189,7 @@ def _pull_by_rules_backward(ask: Ask, phi: Tensor, state: Tensor, w: Tensor) -> 
     for rows, K in _rows_by_nodes(state.numpy()[:, NODES]):
         # There is no room for more potentials in the state, and no need: solving again takes as long as reading.
         finer = _by_rule(ask, phi, rows, K)
-        grad[rows] = _pull_on_grid_backward(*finer, _pull_on_grid(*finer).state.numpy(), w[rows])
+        grad[rows] = _pull_on_grid_backward(*finer, in_tensors(_pull_on_grid(*finer))[1].numpy(), w[rows])
     return grad
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .asks import Answer, Ask
+from .asks import Answer, Ask, State
 from .choice import least_eps, of_two, sharp
 from .numba_maths import F32, F64, SQUASH_CODES
 from .numba_rows_few import FEW
@@ -66,38 +66,37 @@ def state_layout(ask: Ask) -> tuple[int, torch.dtype]:
 
 
 def pull(ask: Ask, phi: Tensor) -> Answer:
-    if _left_over(ask):
-        x = ask.x
-        return Answer(torch.empty_like(x), torch.empty(len(x), 0), torch.full((len(x),), torch.inf))
     x, call = ask.x, _prepared(_pull_call, ask, phi)
+    if call is _NOBODY:
+        return Answer(torch.empty_like(x), np.empty((len(x), 0), np.float32), np.full(len(x), np.inf, np.float32))
     out, state, error = _answers(x.shape, call)
     answers = out.reshape(-1), state.reshape(-1), error
     run(call.kernel, call.tasks, call.work, flat(x), *call.args, *answers, portions=call.portions)
-    return Answer(like(out, x), torch.from_numpy(state), torch.from_numpy(error))
+    return Answer(like(out, x), state, error)
 
 
 def push(ask: Ask) -> Answer:
     x, call = ask.x, _prepared(_push_call, ask, ask.y)
     out, state, error = _answers((x.shape[0], ask.y.shape[-1]), call)
     run(call.kernel, call.tasks, call.work, flat(x), *call.args, out.reshape(-1), state.reshape(-1), error)
-    return Answer(torch.from_numpy(out), torch.from_numpy(state), torch.from_numpy(error))
+    return Answer(torch.from_numpy(out), state, error)
 
 
-def pull_backward(ask: Ask, phi: Tensor, state: Tensor, w: Tensor) -> Tensor:
-    if _left_over(ask):
-        return torch.empty_like(ask.x)
+def pull_backward(ask: Ask, phi: Tensor, state: State, w: Tensor) -> Tensor:
     call = _prepared(_pull_backward_call, ask, phi)
+    if call is _NOBODY:
+        return torch.empty_like(ask.x)
     return _backward(ask, call, call.args, state, flat(w))
 
 
-def push_backward(ask: Ask, state: Tensor, c: Tensor) -> Tensor:
+def push_backward(ask: Ask, state: State, c: Tensor) -> Tensor:
     call = _prepared(_push_backward_call, ask, c)
     return _backward(ask, call, (*call.args[:_LEVELS], flat(c), *call.args[_LEVELS + 1 :]), state, _NOTHING)
 
 
-def _backward(ask: Ask, call: _Call, args: tuple[Any, ...], state: Tensor, w: F32) -> Tensor:
+def _backward(ask: Ask, call: _Call, args: tuple[Any, ...], state: State, w: F32) -> Tensor:
     grad = np.empty(ask.x.shape, np.float32)
-    answers = grad.reshape(-1), flat(state)
+    answers = grad.reshape(-1), _kept(state)
     run(call.kernel, call.tasks, call.work, flat(ask.x), *args, w, *answers, portions=call.portions)
     return like(grad, ask.x)
 
@@ -112,13 +111,13 @@ def logs(ask: Ask) -> Answer:
     error = np.empty(R, np.float32)
     given = inputs(ask, weighted=True)
     run(logs_rows, R, _PRICE_OF_LOGS * R * n * K, flat(ask.x), *given, out.reshape(-1), state.reshape(-1), error)
-    return Answer(torch.from_numpy(out), torch.from_numpy(state), torch.from_numpy(error))
+    return Answer(torch.from_numpy(out), state, error)
 
 
-def logs_backward(ask: Ask, state: Tensor, C: Tensor) -> Tensor:
+def logs_backward(ask: Ask, state: State, C: Tensor) -> Tensor:
     (R, n), K = ask.x.shape, ask.y.shape[-1]
     grad, given = np.empty((R, n), np.float32), inputs(ask, weighted=True)
-    work, answers = _PRICE_OF_LOGS * R * n * K, (grad.reshape(-1), flat(state))
+    work, answers = _PRICE_OF_LOGS * R * n * K, (grad.reshape(-1), _kept(state))
     run(logs_rows_backward, R, work, flat(ask.x), *given, flat(C), *answers)
     return like(grad, ask.x)
 
@@ -135,6 +134,7 @@ class _Call(NamedTuple):
     portions: int = 1  #: see ``numba_tasks.run``: kernels that prepare nothing have more than one
 
 
+_NOBODY = _Call(lambda *_: None, 0, 0.0, ())  #: answers this; see ``_left_over``
 _LEVELS = 3  #: which of the arguments of every backward kernel are the levels, or the cotangent of what was pushed
 
 
@@ -149,6 +149,8 @@ def _prepared(make: Callable[[Ask, Tensor], _Call], ask: Ask, phi: Tensor) -> _C
 
 
 def _pull_call(ask: Ask, phi: Tensor) -> _Call:
+    if _left_over(ask):
+        return _NOBODY
     return _pull_kernel(ask, phi)._replace(columns=_columns(ask))
 
 
@@ -157,6 +159,8 @@ def _push_call(ask: Ask, _: Tensor) -> _Call:
 
 
 def _pull_backward_call(ask: Ask, phi: Tensor) -> _Call:
+    if _left_over(ask):
+        return _NOBODY
     return _backward_kernel(ask, phi, push=False)
 
 
@@ -288,6 +292,11 @@ def flat(t: Tensor) -> F32:
         t = t.contiguous()
     array: F32 = t.numpy().reshape(-1)
     return array
+
+
+def _kept(state: State) -> F32:
+    """A state of ours, or the tensor that somebody made of it."""
+    return state.reshape(-1) if isinstance(state, np.ndarray) else flat(state)
 
 
 def like(array: F32, x: Tensor) -> Tensor:

@@ -152,7 +152,8 @@ def lane_gibbs(at: F64, n: int, K: int, high: F32, low: F32, per_place: F32, num
     From target j to the next, t_i y_j - h_j rises by (x~_i - threshold_j) 2 (y_j+1 - y_j) / eps; all but the first
     factor, over log 2, is ``per_place``. The best target is behind the last rise, and M the sum of the rises from j up
     to there, or of the falls from there down to j. Nothing cancels but in that first factor, so for all else single
-    precision will do. Scratch: ``rises`` (K, 16).
+    precision will do. First all sums, then all powers: these would wait for the sums of their source, but not for those
+    of others. Scratch: ``rises`` (n, K, 16).
     """
     zero = splat(0.0)
     for i in range(n):
@@ -161,18 +162,21 @@ def lane_gibbs(at: F64, n: int, K: int, high: F32, low: F32, per_place: F32, num
         x_low = narrow(place - widen(x_high))
         cost, at_best = zero, zero
         store(G, o + 16 * K - 16, zero)
+        store(rises, o + 16 * K - 16, zero)
         for j in range(K - 2, -1, -1):
             rise = ((x_high - load(high, 16 * j)) + (x_low - load(low, 16 * j))) * load(per_place, 16 * j)
             cost = cost + larger(rise, zero)
             at_best = choose(rise > 0.0, larger(at_best, splat(numbers[j + 1])), at_best)
-            store(rises, 16 * j, rise)
+            store(rises, o + 16 * j, rise)
             store(G, o + 16 * j, cost)
         store(best, 16 * i, at_best)
-        cost = zero
+    for i in range(n):
+        at_best, cost = load(best, 16 * i), zero
         for j in range(K):
-            g = power_of_two(cost - load(G, o + 16 * j))
-            store(G, o + 16 * j, choose(at_best == numbers[j], zero, g))
-            cost = cost + smaller(load(rises, 16 * j), zero)
+            o = 16 * (i * K + j)
+            g = power_of_two(cost - load(G, o))
+            store(G, o, choose(at_best == numbers[j], zero, g))
+            cost = cost + smaller(load(rises, o), zero)
 
 
 @borrowing

@@ -28,7 +28,7 @@ from .numba_simd import (
 # Parts of Lanes.n32, .n64: vectors for each value; of .k32: for each target; of .one: numbers of a row.
 XS, AW, BEST, V, AV, LEAVING, WEIGHT, PHI_0, MEAN, Y_MEAN, COV, COV_2 = range(12)
 AT, SORTED, CUMULATIVE, VALUES = range(4)
-Y, B, EXCESS, PHI, U, INV, GROUND, LAM, TENSION, HIGH, LOW, PER_PLACE, RISE = range(13)
+Y, B, EXCESS, PHI, U, INV, GROUND, LAM, TENSION, HIGH, LOW, PER_PLACE = range(12)
 EPS, FIRST, LAST, UNIT = range(4)
 
 _LARGEST_LOGIT = 1e9
@@ -58,7 +58,7 @@ def lanes_for(n: int, K: int) -> Lanes:
     N, M, pairs = 16 * n, 16 * K, 16 * n * K
     wide = in_lines(4 * N + 128, np.float64)
     k32 = 12 * N  # where each part begins
-    small = k32 + 13 * M
+    small = k32 + 12 * M
     error = small + 5 * M
     G = error + 16
     P = G + pairs
@@ -70,7 +70,7 @@ def lanes_for(n: int, K: int) -> Lanes:
     return Lanes(
         room[:k32].reshape(12, N),
         wide[: 4 * N].reshape(4, N),
-        room[k32:small].reshape(13, M),
+        room[k32:small].reshape(12, M),
         wide[4 * N : 4 * N + 64].reshape(4, 16),
         wide[4 * N + 64 :],
         room[small:error],
@@ -146,7 +146,7 @@ def rows_into(k: Lanes, x: F32, a: F32, y: F32, b: F32, eps: F32, n: int, K: int
 def solve_lanes(k: Lanes, n: int, K: int) -> None:
     n32, k32, at = k.n32, k.k32, k.n64[AT]
     lane_thresholds(at, n32[AW], n, k32[B], K, k.n64[SORTED], k.n64[CUMULATIVE], k32[HIGH], k32[LOW])
-    lane_gibbs(at, n, K, k32[HIGH], k32[LOW], k32[PER_PLACE], k.numbers, k32[RISE], n32[BEST], k.G)
+    lane_gibbs(at, n, K, k32[HIGH], k32[LOW], k32[PER_PLACE], k.numbers, k.P, n32[BEST], k.G)
     lane_excesses(n32[AW], n32[BEST], k.numbers, n, k32[B], K, k32[EXCESS])
     lane_newton(k.G, n, K, n32[AW], n32[BEST], k.numbers, k32[B], k32[EXCESS], k.P, k.Q, k32[INV], k32[U],
                 n32[V], n32[AV], n32[LEAVING], k.small, k.error)  # fmt: skip

@@ -38,7 +38,6 @@ from .numba_rows_short import (
     PER_PLACE,
     PHI,
     PHI_0,
-    RISE,
     TENSION,
     UNIT,
     WEIGHT,
@@ -189,7 +188,7 @@ def _backward(k: Lanes, begin: int, end: int, x: F32, a: F32, y: F32, b: F32, ph
         into_lanes(state, size, K, first, stop, k32[HIGH])
         into_lanes(state[K:], size, K, first, stop, k32[LOW])
         into_lanes(state[2 * K :], size, K, first, stop, u)
-        lane_gibbs(k.n64[AT], n, K, k32[HIGH], k32[LOW], k32[PER_PLACE], k.numbers, k32[RISE], n32[BEST], k.G)
+        lane_gibbs(k.n64[AT], n, K, k32[HIGH], k32[LOW], k32[PER_PLACE], k.numbers, k.P, n32[BEST], k.G)
         lane_rows(k.G, n, K, n32[AW], n32[BEST], k.numbers, u, n32[V], n32[AV], n32[LEAVING])
         per_eps = narrow(splat64(2.0) / load64(k.one[EPS], 0))
         if push:

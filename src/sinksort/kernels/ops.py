@@ -22,7 +22,7 @@ from ..cotangents import one_at_a_time
 from ..refine import accepted_error
 from ..solvers._common import host_may_look
 from . import reference
-from .asks import Answer, Ask, LateKernels, of_rows, some_rows
+from .asks import Answer, Ask, LateKernels, State, in_tensors, of_rows, some_rows
 from .choice import kernels_named, late_kernels, short_kernels
 
 _ACCEPTED = accepted_error(torch.float32)
@@ -70,11 +70,12 @@ def _run(way: Way, ask: Ask, phi: Tensor | None) -> tuple[Answer, Tensor | None]
     answer = way.forward(ask) if phi is None else way.forward(ask, phi)
     if way.final:
         return answer, None
-    if not host_may_look(answer.error):
-        fine = answer.error <= _ACCEPTED  # nobody can look: rather no answer than a wrong one
+    error = answer.error
+    if isinstance(error, Tensor) and not host_may_look(error):
+        fine = error <= _ACCEPTED  # nobody can look: rather no answer than a wrong one
         fine = fine.reshape(-1, *[1] * (answer.out.ndim - 1))
         return answer._replace(out=torch.where(fine, answer.out, torch.nan)), None
-    late = _late(answer.error)
+    late = _late(error)
     if late is not None:
         few, few_phi = _chosen(ask, phi, late)
         with torch.no_grad():
@@ -94,7 +95,7 @@ def _left_over(way: Way, ask: Ask, phi: Tensor | None) -> Tensor:
 
 
 def _run_backward(
-    way: Way, ask: Ask, phi: Tensor | None, state: Tensor, late: Tensor | None, cotangent: Tensor
+    way: Way, ask: Ask, phi: Tensor | None, state: State, late: Tensor | None, cotangent: Tensor
 ) -> Tensor:
     grad = way.backward(ask, state, cotangent) if phi is None else way.backward(ask, phi, state, cotangent)
     if late is not None:
@@ -113,13 +114,16 @@ def _gradient_left_over(way: Way, ask: Ask, phi: Tensor | None, cotangent: Tenso
     return grad
 
 
-def _late(error: Tensor) -> Tensor | None:
+def _late(error: State) -> Tensor | None:
     """Rows whose answer is not good enough. Rows that hold NaN are not late."""
-    errors = (error if error.is_cpu else error.cpu()).numpy()
+    errors = error if isinstance(error, np.ndarray) else (error if error.is_cpu else error.cpu()).numpy()
     if errors.size == 0 or errors.item(errors.argmax()) <= _ACCEPTED:  # quicker than a comparison of all
         return None
     late = errors > _ACCEPTED
-    return torch.from_numpy(late.nonzero()[0]).to(error.device) if np.count_nonzero(late) else None
+    if not np.count_nonzero(late):
+        return None
+    rows = torch.from_numpy(late.nonzero()[0])
+    return rows.to(error.device) if isinstance(error, Tensor) else rows
 
 
 def _chosen(ask: Ask, phi: Tensor | None, rows: Tensor) -> tuple[Ask, Tensor | None]:
@@ -199,7 +203,7 @@ def _pull_op(
     name: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
     ask = _ask(x, a, y, b, last, eps, eps_rows, squash, m)
-    return _run(way_of("pull", ask, name), ask, phi)[0]
+    return in_tensors(_run(way_of("pull", ask, name), ask, phi)[0])
 
 
 @torch.library.custom_op("sinksort::push", mutates_args=())
@@ -216,7 +220,7 @@ def _push_op(
     name: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
     ask = _ask(x, a, y, b, last, eps, eps_rows, squash, m)
-    return _run(way_of("push", ask, name), ask, None)[0]
+    return in_tensors(_run(way_of("push", ask, name), ask, None)[0])
 
 
 @torch.library.custom_op("sinksort::logs", mutates_args=())
@@ -233,7 +237,7 @@ def _logs_op(
     name: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
     ask = _ask(x, a, y, b, last, eps, eps_rows, squash, m)
-    return _run(way_of("logs", ask, name), ask, None)[0]
+    return in_tensors(_run(way_of("logs", ask, name), ask, None)[0])
 
 
 @torch.library.custom_op("sinksort::read_backward", mutates_args=())
