@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from .numba_compile import exact
+from .numba_compile import borrowing
 from .numba_maths import F32, F64, I64, exp32, larger, power_of_two, size_of, smaller
 from .numba_simd import (
     any_lane,
@@ -57,7 +57,7 @@ def _store_four(W: Any, at: Any, a: Any, b: Any, c: Any, d: Any) -> None:
     store(W, at + 48, d)
 
 
-@exact
+@borrowing
 def hard_sort(n: int, N: int, b: F32, K: int, before: I64, after: I64, best: I64) -> None:
     """Which values stand at the boundaries (see ``numba_staircase``), and where each value goes."""
     boundary, one, first, second = 0.0, float(np.float32(1.0 / n)), 0, 0
@@ -75,7 +75,7 @@ def hard_sort(n: int, N: int, b: F32, K: int, before: I64, after: I64, best: I64
         best[i] = j
 
 
-@exact
+@borrowing
 def many_staircase(t: F64, y: F64, K: int, KP: int, before: I64, after: I64, h: F64) -> None:
     height = splat64(0.0)
     store64(h, 0, height)
@@ -87,7 +87,7 @@ def many_staircase(t: F64, y: F64, K: int, KP: int, before: I64, after: I64, h: 
         store64(h, 16 * j, height)
 
 
-@exact
+@borrowing
 def many_band(t: F64, best: I64, N: int, y: F64, h: F64, KP: int, cut: float, lo: I64, hi: I64) -> None:
     """Which targets each block meets: those that cost its first or last source at most ``cut`` in any row."""
     first, last = 0, 0
@@ -106,7 +106,7 @@ def many_band(t: F64, best: I64, N: int, y: F64, h: F64, KP: int, cut: float, lo
         lo[block], hi[block] = first, last
 
 
-@exact
+@borrowing
 def many_ends(lo: I64, hi: I64, blocks: int, KP: int, width: int, ends: I64) -> None:
     """Targets of group g are joined with those before ends_g: with the next group always, with ``width`` at most."""
     for g in range(KP // 4):
@@ -118,7 +118,7 @@ def many_ends(lo: I64, hi: I64, blocks: int, KP: int, width: int, ends: I64) -> 
         ends[g] = max(ends[g], ends[g - 1])
 
 
-@exact
+@borrowing
 def many_gibbs(t: F64, best: I64, n: int, N: int, y: F64, h: F64, KP: int, even: bool, lo: I64, hi: I64, single: F32,
                G: F32) -> None:  # fmt: skip
     """G in the band, one at the best target of each source. Scratch: ``single`` (2, K, 16).
@@ -155,7 +155,7 @@ def many_gibbs(t: F64, best: I64, n: int, N: int, y: F64, h: F64, KP: int, even:
                 store(G, o + 64 * j + 16, power_of_two(narrow((t1 * yj - hj - r1) * _LOG2E)))
 
 
-@exact
+@borrowing
 def _by_ratios(t: F64, best: I64, N: int, distance: float, h: F64, KP: int, lo: I64, hi: I64, single: F32,
                G: F32) -> None:  # fmt: skip
     middle = (load64(t, 0) + load64(t, 16 * N - 16)) * (0.5 * distance)
@@ -178,7 +178,7 @@ def _by_ratios(t: F64, best: I64, N: int, distance: float, h: F64, KP: int, lo: 
             store(G, of_block + 64 * j, g)
 
 
-@exact
+@borrowing
 def many_rows(G: F32, N: int, KP: int, lo: I64, hi: I64, u: F32, v: F32) -> None:
     """v_i = 1 / sum_j G_ij u_j."""
     for block in range(N // 4):
@@ -191,7 +191,7 @@ def many_rows(G: F32, N: int, KP: int, lo: I64, hi: I64, u: F32, v: F32) -> None
         _store_four(v, i, splat(1.0) / l0, splat(1.0) / l1, splat(1.0) / l2, splat(1.0) / l3)
 
 
-@exact
+@borrowing
 def many_scale(G: F32, n: int, N: int, KP: int, best: I64, lo: I64, hi: I64, u: F32, v: F32, s: F32,
                flow: F32) -> None:  # fmt: skip
     """v, s_j = sum_i a_i v_i G_ij, and what flows to other than the best targets."""
@@ -224,7 +224,7 @@ def many_scale(G: F32, n: int, N: int, KP: int, best: I64, lo: I64, hi: I64, u: 
     store(flow, 0, splat(1.0) - kept)
 
 
-@exact
+@borrowing
 def many_edges(G: F32, n: int, N: int, KP: int, lo: I64, hi: I64, u: F32, v: F32, ends: I64, width: int, Q: F32,
                W: F32) -> None:  # fmt: skip
     """W = sum_i a_i p_i p_i^T above its diagonal, where targets are joined; of p only what is between lo and hi."""
@@ -268,7 +268,7 @@ def _inverse(pivot: Any) -> Any:
     return choose(pivot > _TINY, splat(1.0) / pivot, splat(0.0))
 
 
-@exact
+@borrowing
 def many_eliminate(W: F32, KP: int, width: int, ends: I64, b: F64, flow: F32, inv: F32) -> None:
     """``numba_rows_newton.eliminate``: four nodes among themselves, then the others by all four at once."""
     ground = load(flow, 0) * _RIDGE
@@ -313,7 +313,7 @@ def many_eliminate(W: F32, KP: int, width: int, ends: I64, b: F64, flow: F32, in
                 store(W, row + c, load(W, row + c) + left + right)
 
 
-@exact
+@borrowing
 def many_substitute(W: F32, K: int, KP: int, width: int, ends: I64, inv: F32, z: F32, x: F32) -> None:
     """x = L^-1 z, zero at the last node; z is used up."""
     for k in range(K - 1):
@@ -334,7 +334,7 @@ def many_substitute(W: F32, K: int, KP: int, width: int, ends: I64, inv: F32, z:
         store(x, 16 * k, load(x, 16 * k) + (even + odd) * load(inv, 16 * k))
 
 
-@exact
+@borrowing
 def many_newton(G: F32, n: int, N: int, K: int, KP: int, best: I64, lo: I64, hi: I64, near_lo: I64, near_hi: I64,
                 b: F64, ends: I64, width: int, Q: F32, W: F32, inv: F32, u: F32, v: F32, s: F32, z: F32, flow: F32,
                 error: F32) -> int:  # fmt: skip

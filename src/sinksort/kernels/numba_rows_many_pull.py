@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .numba_compile import exact
+from .numba_compile import borrowing, exact
 from .numba_maths import F32, F64, I64, in_lines, larger, size_of
 from .numba_rows_careful import CANCELLED, careful
 from .numba_rows_lanes import lane_places, lane_places_backward
@@ -120,7 +120,7 @@ def many_for(n: int, K: int, ruled: bool, y: F32, b: F32) -> Many:
     return k
 
 
-@exact
+@borrowing
 def _evenly(y: F32, K: int) -> bool:
     """Whether targets are at equal distances, but for the rounding of their places; K is a multiple of four."""
     if K < 4 or K % 4 > 0:
@@ -131,7 +131,7 @@ def _evenly(y: F32, K: int) -> bool:
     return bool(off < 2e-7 * abs(y[K - 1] - y[0]))
 
 
-@exact
+@borrowing
 def _sort(xs: F32, index: F32, n: int) -> None:
     """Sorts each lane of xs, and takes ``index`` along: Batcher's odd-even merge sort, whose exchanges are fixed."""
     run, bits = 1, 1
@@ -152,7 +152,7 @@ def _sort(xs: F32, index: F32, n: int) -> None:
         run, bits = 2 * run, bits + 1
 
 
-@exact
+@borrowing
 def _places(k: Many, n: int, squash: int, eps: float) -> None:
     """Places of the values in XS, and t."""
     lane_places(k.n32[XS], k.n32[MASS], n, squash, k.ends[0], k.ends[1], k.at, k.moments)
@@ -160,7 +160,7 @@ def _places(k: Many, n: int, squash: int, eps: float) -> None:
         store64(k.t, i, load64(k.at, min(i, 16 * n - 16)) * (2.0 / eps))
 
 
-@exact
+@borrowing
 def _balance(weight: F32, n: int) -> None:
     """``numba_rows_careful.balanced`` for values that weigh the same."""
     whole = splat64(0.0)
@@ -174,7 +174,7 @@ def _balance(weight: F32, n: int) -> None:
         store(weight, i, choose(left < most * _ROUNDING, splat(0.0), load(weight, i) - mean))
 
 
-@exact
+@borrowing
 def _plan(k: Many, n: int, K: int, width: int) -> None:
     """Band and G from the places in ``t``."""
     N, KP, table = len(k.t) // 16, len(k.y), k.table
@@ -189,10 +189,16 @@ def _plan(k: Many, n: int, K: int, width: int) -> None:
 def pull_many(begin: int, end: int, x: F32, a: F32, y: F32, b: F32, phi: F32, last: F32, eps: F32, n: int, K: int,
               m: int, squash: int, steps: _Steps, out: F32, state: F32, errors: F32) -> None:  # fmt: skip
     """Rows 16 begin to 16 end, by ``pull_ruled`` where there are no sixteen. All steps are 0."""
+    k = many_for(n, K, len(last) > 0, y, b)
+    _pull(k, begin, end, x, a, y, b, phi, last, eps, n, K, m, squash, steps, out, state, errors)
+
+
+@borrowing
+def _pull(k: Many, begin: int, end: int, x: F32, a: F32, y: F32, b: F32, phi: F32, last: F32, eps: F32, n: int, K: int,
+          m: int, squash: int, steps: _Steps, out: F32, state: F32, errors: F32) -> None:  # fmt: skip
     at, N, KP, R = many_layout(n, K, m), (n + 3) // 4 * 4, (K + 3) // 4 * 4, len(errors)
     width, e, lasts = min(KP, _WIDTH), np.float64(eps[0]), 3 if len(last) > 0 else 0
-    k, integers = many_for(n, K, lasts > 0, y, b), state.view(np.int32)
-    table = k.table
+    table, integers = k.table, state.view(np.int32)
     for group in range(begin, end):
         first, base = 16 * group, 16 * group * at.size
         if first + 16 > R:
@@ -249,9 +255,15 @@ def _by_others(row: int, x: F32, a: F32, y: F32, b: F32, phi: F32, last: F32, ep
 def many_backward(begin: int, end: int, x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K: int, m: int,
                   ruled: bool, squash: int, push: bool, steps: _Steps, w: F32, grad: F32,
                   state: F32) -> None:  # fmt: skip
+    k = many_for(n, K, ruled, y, b)
+    _backward(k, begin, end, x, a, y, b, phi, eps, n, K, m, squash, push, steps, w, grad, state)
+
+
+@borrowing
+def _backward(k: Many, begin: int, end: int, x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K: int, m: int,
+              squash: int, push: bool, steps: _Steps, w: F32, grad: F32, state: F32) -> None:  # fmt: skip
     at, N, KP, R = many_layout(n, K, m), (n + 3) // 4 * 4, (K + 3) // 4 * 4, len(grad) // n
-    width, e, none, one = min(KP, _WIDTH), np.float64(eps[0]), np.int64(0), np.int64(1)
-    k, integers = many_for(n, K, ruled, y, b), state.view(np.int32)
+    width, e, integers = min(KP, _WIDTH), np.float64(eps[0]), state.view(np.int32)
     best, lo, hi = k.table[BEST], k.table[LO], k.table[HI]
     v, mass, weight, mean, cov, cov_2 = k.n32[V], k.n32[MASS], k.n32[WEIGHT], k.n32[MEAN], k.n32[COV], k.n32[COV_2]
     for j in range(K):
@@ -259,7 +271,7 @@ def many_backward(begin: int, end: int, x: F32, a: F32, y: F32, b: F32, phi: F32
     for group in range(begin, end):
         first, base = 16 * group, 16 * group * at.size
         if first + 16 > R:
-            ruled_backward(none, R - first, x[first * n :], a, y, b, phi, eps, n, K, m, squash, push, steps,
+            ruled_backward(np.int64(0), R - first, x[first * n :], a, y, b, phi, eps, n, K, m, squash, push, steps,
                            w[first * n :], grad[first * n :], state[base:])  # fmt: skip
             break
         orders, flags = integers[base + at.order :], state[base + at.flag :]
@@ -303,13 +315,20 @@ def many_backward(begin: int, end: int, x: F32, a: F32, y: F32, b: F32, phi: F32
                 answer[:] = np.nan
                 continue
             if flags[lane] == _OF_OTHERS:
-                targets, weights, levels = all_targets(y, phi, none, none, K, m) if m > 0 else (y, b, phi)
-                rows_backward(none, one, x[row * n :], a, targets, weights, levels, eps, n, max(m, K), True, none,
-                              squash, push, steps, w[row * n :], answer,
-                              state[base + 16 * at.lanes + lane * at.other :])  # fmt: skip
+                _by_others_backward(row, x, a, y, b, phi, eps, n, K, m, squash, push, steps, w, answer,
+                                    state[base + 16 * at.lanes + lane * at.other :])  # fmt: skip
                 continue
             for i in range(n):
                 answer[orders[16 * i + lane]] = cov[16 * i + lane]
+
+
+@exact
+def _by_others_backward(row: int, x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K: int, m: int,
+                        squash: int, push: bool, steps: _Steps, w: F32, answer: F32, state: F32) -> None:  # fmt: skip
+    none, one = np.int64(0), np.int64(1)
+    targets, weights, levels = all_targets(y, phi, none, none, K, m) if m > 0 else (y, b, phi)
+    rows_backward(none, one, x[row * n :], a, targets, weights, levels, eps, n, max(m, K), True, none, squash, push,
+                  steps, w[row * n :], answer, state)  # fmt: skip
 
 
 @exact

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .numba_compile import exact
+from .numba_compile import borrowing
 from .numba_maths import F32, F64, I64, larger, size_of
 from .numba_rows_many import many_substitute
 from .numba_rows_read import ERRORS
@@ -18,7 +18,7 @@ _REFINED = np.float32(2e-5)  #: how far lambda may still be off
 _MOST_REFINEMENTS = 8
 
 
-@exact
+@borrowing
 def many_pulled(G: F32, N: int, K: int, KP: int, lo: I64, hi: I64, u: F32, phi: F32, last: F32, lasts: int,
                 scaled: F32, out: F32, error: F32) -> None:  # fmt: skip
     """``numba_rows_read.pulled``: sum_j p_ij phi_j, and the error of the rule. Scratch: ``scaled`` (4, KP, 16).
@@ -61,7 +61,7 @@ def many_pulled(G: F32, N: int, K: int, KP: int, lo: I64, hi: I64, u: F32, phi: 
     store(error, 0, choose(worst > known, worst, known))  # an error that is not a number stays
 
 
-@exact
+@borrowing
 def many_covariances(G: F32, N: int, KP: int, best: I64, lo: I64, hi: I64, u: F32, v: F32, F: F32, y: F64, mean: F32,
                      cov: F32) -> None:  # fmt: skip
     """mean_i = E_i F, less F at the best target of the block, and cov_i = Cov_i(F, y)."""
@@ -95,7 +95,7 @@ def many_covariances(G: F32, N: int, KP: int, best: I64, lo: I64, hi: I64, u: F3
         store(cov, i + 48, (c3 - m3 * y3) * v3)
 
 
-@exact
+@borrowing
 def many_tensions(G: F32, N: int, KP: int, best: I64, lo: I64, hi: I64, u: F32, v: F32, w: F32, F: F32, mean: F32,
                   known: bool, t: F32) -> None:  # fmt: skip
     """t_j = sum_i w_i p_ij (F_j - E_i F). Where the means are not ``known`` they are made on the way."""
@@ -127,7 +127,7 @@ def many_tensions(G: F32, N: int, KP: int, best: I64, lo: I64, hi: I64, u: F32, 
         store(t, j, load(t, j) * load(u, j))
 
 
-@exact
+@borrowing
 def many_refined(G: F32, N: int, K: int, KP: int, best: I64, lo: I64, hi: I64, u: F32, v: F32, a: F32, t: F32, W: F32,
                  width: int, ends: I64, inv: F32, z: F32, lam: F32) -> bool:  # fmt: skip
     """lambda = L^+ t by a matrix near L, refined until the next step would be small in all rows; false if it is not."""
