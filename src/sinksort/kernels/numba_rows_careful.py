@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from .numba_compile import exact
+from .numba_compile import borrowing, exact
 from .numba_maths import F32, F64, I64, copied, larger, size_of
 from .numba_simd import highest, load, splat, splat64, store, total64, widen
 
@@ -29,10 +29,15 @@ def careful(at: F64, aw: F32, n: int, w: F32, y: F64, b: F64, h: F64, u: F32, ph
     The scalings u are only known to single precision: Newton's method first goes on from there.
     """
     G, P, W = np.empty((n, K)), np.empty((n, K)), np.empty((K, K))  # G and P only within the bands
-    best, low, high, ends = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64), np.zeros(K, np.int64)
-    mean, cov, cov_2 = np.empty(n), np.empty(n), np.empty(n)
-    x, inv, levels, scaling = np.zeros(K), np.zeros(K), phi[:K].astype(np.float64), u[:K].astype(np.float64)
-    a, weights = aw[:n].astype(np.float64), b[:K].copy()
+    of_values, of_targets = np.empty((4, n)), np.zeros((5, K))  # few rooms, as each takes its time
+    where, ends = np.empty((3, n), np.int64), np.zeros(K, np.int64)
+    best, low, high = where[0], where[1], where[2]
+    mean, cov, cov_2, a = of_values[0], of_values[1], of_values[2], of_values[3]
+    x, inv, levels, scaling, weights = of_targets[0], of_targets[1], of_targets[2], of_targets[3], of_targets[4]
+    copied(phi, levels)
+    copied(u, scaling)
+    copied(aw, a)
+    copied(b, weights)
     a /= a.sum()
     weights /= weights.sum()
     _bands(at, n, y, h, scaling, K, eps, G, best, low, high, ends)
@@ -65,7 +70,7 @@ def careful(at: F64, aw: F32, n: int, w: F32, y: F64, b: F64, h: F64, u: F32, ph
         out[i] = (w[i] * cov[i] - a[i] * cov_2[i]) * (2.0 / eps)
 
 
-@exact
+@borrowing
 def _eliminate(P: F64, a: F64, low: I64, high: I64, ends: I64, n: int, K: int, b: F64, flow: float, W: F64,
                inv: F64) -> None:  # fmt: skip
     """The Laplacian of the plan, eliminated without subtractions; see ``numba_rows_newton.eliminate``."""
@@ -85,7 +90,7 @@ def _eliminate(P: F64, a: F64, low: I64, high: I64, ends: I64, n: int, K: int, b
     inv[K - 1] = 0.0
 
 
-@exact
+@borrowing
 def _substitute(W: F64, ends: I64, K: int, inv: F64, x: F64) -> None:
     for k in range(K):
         x[k] *= inv[k]
@@ -96,7 +101,7 @@ def _substitute(W: F64, ends: I64, K: int, inv: F64, x: F64) -> None:
             x[k] += W[k, j] * inv[k] * x[j]
 
 
-@exact
+@borrowing
 def _bands(at: F64, n: int, y: F64, h: F64, u: F64, K: int, eps: float, G: F64, best: I64, low: I64, high: I64,
            ends: I64) -> None:  # fmt: skip
     """The best target of each value, its band, the plan there but for its scalings, and how far targets share values.
@@ -121,7 +126,7 @@ def _bands(at: F64, n: int, y: F64, h: F64, u: F64, K: int, eps: float, G: F64, 
         ends[j] = max(ends[j], ends[j - 1])
 
 
-@exact
+@borrowing
 def _conditional(G: F64, a: F64, n: int, u: F64, best: I64, low: I64, high: I64, P: F64) -> float:
     """p_ij; returns what is not at the best target of its value."""
     flow = 0.0
@@ -137,7 +142,7 @@ def _conditional(G: F64, a: F64, n: int, u: F64, best: I64, low: I64, high: I64,
     return flow
 
 
-@exact
+@borrowing
 def _averages(P: F64, best: I64, low: I64, high: I64, n: int, phi: F64, y: F64, mean: F64, cov: F64) -> None:
     """E_i phi less phi at the best target of i, and Cov_i(phi, y)."""
     for i in range(n):

@@ -148,10 +148,10 @@ def along_pushed(k: Lanes, n: int, K: int, lost: Any) -> Any:
 
 
 @exact
-def carefully(k: Lanes, n: int, K: int) -> None:
-    """The cotangent of x~ once more, for the rows marked in ``error``."""
+def carefully(k: Lanes, n: int, K: int, rows: int) -> None:
+    """The cotangent of x~ once more, for the rows marked in ``error``; only the first ``rows`` are wanted."""
     out, h = np.empty(n, np.float32), np.zeros(K)
-    for lane in range(16):
+    for lane in range(rows):
         if k.error[lane] > 0.0:
             y, eps = k.k32[Y, lane::16].astype(np.float64), np.float64(k.one[EPS, lane])
             for j in range(K - 1):
@@ -206,7 +206,7 @@ def _backward(k: Lanes, begin: int, end: int, x: F32, a: F32, y: F32, b: F32, ph
             for i in range(0, 16 * n if push else 0, 16):
                 store(n32[WEIGHT], i, load(n32[WEIGHT], i) * load(n32[AW], i))
             store(k.error, 0, cancelled)
-            carefully(k, n, K)
+            carefully(k, n, K, min(16, stop - first))
         lane_places_backward(n32[XS], n32[AW], k.n64[AT], n, squash, k.moments, k.one[UNIT], n32[COV])
         nan = nan_lanes(k, n)
         for i in range(0, 16 * n, 16):
