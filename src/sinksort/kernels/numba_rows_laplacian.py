@@ -24,7 +24,7 @@ def edges(G: F32, N: int, K: int, ra: F32, best: I64, u: F32, v: F32, lo: I64, h
           Q: F32, W: F32, stride: int, ends: I64, scratch: F32) -> None:  # fmt: skip
     """W = Q^T Q for Q_ij = sqrt(a_i) p_ij, above its diagonal; ``ra`` holds the roots.
 
-    With ``merge`` four neighbouring sources count as one, which is enough for a step where p changes little from one to
+    With ``merge`` two neighbouring sources count as one, which is enough for a step where p changes little from one to
     the next. ``scratch``: 2 N.
     """
     groups = (K + 3) // 4
@@ -47,7 +47,7 @@ def edges(G: F32, N: int, K: int, ra: F32, best: I64, u: F32, v: F32, lo: I64, h
             z = splat(0.0)
             a0, a1, a2, a3, b0, b1, b2, b3 = z, z, z, z, z, z, z, z
             c0, c1, c2, c3, d0, d1, d2, d3 = z, z, z, z, z, z, z, z
-            first, last = (lo[f] // 4, (hi[g] + 3) // 4) if merge else (lo[f], hi[g])
+            first, last = (lo[f] // 2, (hi[g] + 1) // 2) if merge else (lo[f], hi[g])
             for q in range(first, last):
                 o = 4 * g * N + 16 * q
                 e = 4 * f * N + 16 * q
@@ -66,29 +66,24 @@ def edges(G: F32, N: int, K: int, ra: F32, best: I64, u: F32, v: F32, lo: I64, h
 
 @exact
 def _merged(G: F32, N: int, K: int, ra: F32, u: F32, v: F32, lo: I64, hi: I64, Q: F32, scratch: F32) -> None:
-    """Q for sources in fours: the sum of a_i p_ij over the root of the sum of a_i. G must be complete."""
+    """Q for sources in twos: the sum of a_i p_ij over the root of the sum of a_i. G must be complete."""
     blocks, zero = N // 16, splat(0.0)
     av, roots = scratch[:N], scratch[N:]
-    for q in range(0, blocks, 4):
-        a0, a1, a2, a3 = zero, zero, zero, zero
-        for m in range(q, min(q + 4, blocks)):
-            a = load(ra, 16 * m) * load(ra, 16 * m)
-            store(av, 16 * m, a * load(v, 16 * m))
-            a0, a1, a2, a3 = (a, a1, a2, a3) if m == q else (a0, a1, a2, a3)
-            a1 = a if m == q + 1 else a1
-            a2 = a if m == q + 2 else a2
-            a3 = a if m == q + 3 else a3
-        four = fold(fold(a0, a1), fold(a2, a3))
-        store(roots, 4 * q, choose(four > 0.0, splat(1.0) / root(four), zero))
+    for q in range(0, blocks, 2):
+        a0, a1 = load(ra, 16 * q) * load(ra, 16 * q), zero
+        store(av, 16 * q, a0 * load(v, 16 * q))
+        if q + 1 < blocks:
+            a1 = load(ra, 16 * q + 16) * load(ra, 16 * q + 16)
+            store(av, 16 * q + 16, a1 * load(v, 16 * q + 16))
+        two = fold(a0, a1)
+        store(roots, 8 * q, choose(two > 0.0, splat(1.0) / root(two), zero))
     for j in range(4 * ((K + 3) // 4)):
         uj, first, last = u[j], lo[j // 4], hi[j // 4]
-        for q in range(first // 4 * 4, last, 4):
+        for q in range(first // 2 * 2, last, 2):
             o = j * N + 16 * q
             p0 = load(G, o) * load(av, 16 * q) if q >= first else zero
-            p1 = load(G, o + 16) * load(av, 16 * q + 16) if first <= q + 1 < last else zero
-            p2 = load(G, o + 32) * load(av, 16 * q + 32) if first <= q + 2 < last else zero
-            p3 = load(G, o + 48) * load(av, 16 * q + 48) if first <= q + 3 < last else zero
-            store(Q, j * N + 4 * q, fold(fold(p0, p1), fold(p2, p3)) * uj * load(roots, 4 * q))
+            p1 = load(G, o + 16) * load(av, 16 * q + 16) if q + 1 < last else zero
+            store(Q, j * N + 8 * q, fold(p0, p1) * uj * load(roots, 8 * q))
 
 
 @njit(forceinline=True)

@@ -13,6 +13,16 @@ import numpy as np
 from .numba_compile import exact
 from .numba_maths import F32, F64, I32, I64, copied, larger, places, places_backward, row_into, size_of
 from .numba_rows_careful import along_places, balanced, careful
+from .numba_rows_grid import (
+    BEYOND,
+    cells_for,
+    finer_cells,
+    interpolate,
+    masses,
+    moments,
+    polynomials,
+    remainder,
+)
 from .numba_rows_laplacian import edges, eliminate, substitute
 from .numba_rows_newton import (
     CUT,
@@ -30,17 +40,7 @@ from .numba_rows_newton import (
     staircase,
 )
 from .numba_rows_read import at_best, covariances, means, pulled, tensions
-from .numba_rows_sources import (
-    cells_for,
-    finer_cells,
-    interpolate,
-    padded,
-    polynomials,
-    range_of,
-    remainder,
-    sort_places,
-    spread,
-)
+from .numba_rows_sources import padded, range_of, sort_places
 from .numba_rows_work import (
     AT,
     AW,
@@ -91,10 +91,13 @@ from .numba_rows_work import (
     Y,
     Z,
     given_into,
+    grid_into,
+    roots_into,
     sources_into,
     state_parts,
     state_size,
     take_roots,
+    values_into,
     workspace,
 )  # fmt: skip
 from .numba_simd import highest, load, splat, store, total
@@ -102,7 +105,9 @@ from .numba_simd import highest, load, splat, store, total
 _LARGEST_LOGIT = 1e9  #: beyond this float64 does not resolve what small differences of places mean
 ACCEPTED = 5e-6
 _CUT_OF_GRID = 20.0  #: in place of ``CUT``: values so many for their eps make a soft plan, of which less is enough
-_FINE = 9.0  #: sources per sqrt(eps) from which they are close
+#: Sums to nodes are off as well, and gradients are made of derivatives, so what interpolation loses counts so often.
+_FROM_BELOW = 12.0
+_FINE = 5.0  #: sources per sqrt(eps) from which they are close
 _HOPEFUL = np.float32(0.5)  #: what the first solution may leave of t
 _REFINED, _REFINED_STIFF = np.float32(2e-5), np.float32(1e-6)  #: how far lambda may still be off
 _RIDGE = np.float32(1e-9)  #: to the ground, times b and what flows: across weaker links lambda would be all rounding
@@ -151,12 +156,12 @@ def bands_within(k: Work, N: int, K: int, eps: float, cut: float) -> None:
 
 
 @exact
-def save(k: Work, K: int, moments: tuple[float, float, float, bool], eliminated: bool, near: bool, ruled: bool,
+def save(k: Work, K: int, standard: tuple[float, float, float, bool], eliminated: bool, near: bool, ruled: bool,
          state64: F64, state32: F32) -> None:  # fmt: skip
     stride = padded(K)
     copied(k.k64[H], state64[:stride])
-    state64[stride], state64[stride + 1], state64[stride + 2] = moments[0], moments[1], moments[2]
-    flags = (1.0 if moments[3] else 0.0) + (2.0 if eliminated else 0.0) + (4.0 if near else 0.0)
+    state64[stride], state64[stride + 1], state64[stride + 2] = standard[0], standard[1], standard[2]
+    flags = (1.0 if standard[3] else 0.0) + (2.0 if eliminated else 0.0) + (4.0 if near else 0.0)
     state64[stride + 3] = flags + (8.0 if ruled else 0.0)
     copied(k.k32[U], state32[:stride])
     copied(k.k32[INV], state32[stride : 2 * stride])
@@ -193,30 +198,39 @@ def pull_rows(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F32, l
         first_one = False
         e = np.float64(eps[row * steps[3]])
         first, final = outermost(k, K, lasts > 0)
-        moments = places(xs, k.n32[AW], squash, first, final, at)
+        standard = places(xs, k.n32[AW], squash, first, final, at)
         W = k.W if whole or K > SAVED else of32[2 * stride :]
         low, high = range_of(at, n)
         cells = cells_for(n, K, low, high, e)
         rule = 0.0
         while True:
             error, eliminated, near = solved(k, n, K, e, cells, low, high, of_int[1:], W)
-            complete(k.G, padded(n) if cells == 0 else cells + 3, k.n_int[BEST])
-            rule = pulled(k.G, padded(n) if cells == 0 else cells + 3, k.k32[U], k.n32[V], k.k32[PHI], k.last, lasts,
+            N = padded(n) if cells == 0 else cells + BEYOND
+            complete(k.G, N, k.n_int[BEST])
+            rule = pulled(k.G, N, k.k32[U], k.n32[V], k.k32[PHI], k.last, lasts,
                           stride, k.n_int[GLO], k.n_int[GHI], k.n32[OCCUPIED], k.small, read)  # fmt: skip
             if cells == 0:
                 for i in range(n):
                     answer[of_int[1 + i]] = read[i]
                 break
-            off = 3.0 * remainder(read, cells, k.n32[OCCUPIED]) / span
+            off = _FROM_BELOW * remainder(read, cells, k.n32[OCCUPIED]) / span
             error = max(error, off)
             if error <= ACCEPTED:
                 polynomials(read, cells, k.in_cells)
-                interpolate(k.in_cells, n, k.n_int[CELL], k.n32[WITHIN], answer)
+                interpolate(k.in_cells, n, k.n_int[CELL], k.n32[WITHIN], k.n32[DIRECT])
+                copied(k.n32[DIRECT], answer)
+                copied(k.n32[MASS], of_masses(of_int, N))
                 break
             cells = finer_cells(cells, off / ACCEPTED, n) if off > ACCEPTED else 0
         errors[row] = max(error, rule) if rule < np.inf else np.inf
         of_int[0] = cells
-        save(k, K, moments, eliminated, near, lasts > 0, of64, of32)
+        save(k, K, standard, eliminated, near, lasts > 0, of64, of32)
+
+
+@exact
+def of_masses(of_int: I32, N: int) -> F32:
+    """What nodes of a grid weigh, in a state: in place of the order of the values."""
+    return of_int[1 : 1 + N].view(np.float32)
 
 
 @exact
@@ -245,8 +259,8 @@ def push_rows(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, eps: F32, n
         given_into(k, y, b, a, row, n, K, steps, first_one)
         first_one = False
         e = np.float64(eps[row * steps[3]])
-        moments = places(xs, k.n32[AW], squash, k.k64[Y, 0], k.k64[Y, K - 1], at)
-        mean, per_unit = moments[0], moments[1]
+        standard = places(xs, k.n32[AW], squash, k.k64[Y, 0], k.k64[Y, K - 1], at)
+        mean, per_unit = standard[0], standard[1]
         low, high = range_of(at, n)
         W = k.W if K > SAVED else of32[2 * stride :]
         errors[row], eliminated, near = solved(k, n, K, e, np.int64(0), low, high, of_int[1:], W)
@@ -266,7 +280,7 @@ def push_rows(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, eps: F32, n
             if k.n32[AW, i] > 0.0 and not abs(xs[i]) < np.inf:
                 errors[row] = np.inf  # averages of infinite values are for the reference
         of_int[0] = 0
-        save(k, K, moments, eliminated, near, bool(np.int64(0)), of64, of32)
+        save(k, K, standard, eliminated, near, bool(np.int64(0)), of64, of32)
 
 
 @exact
@@ -314,7 +328,7 @@ def refined(k: Work, N: int, K: int, W: F32, ends: I64, soft: bool) -> bool:
 
 
 @exact
-def towards_places(k: Work, N: int, K: int, W: F32, saved: bool, near: bool) -> None:
+def towards_places(k: Work, n: int, N: int, K: int, cells: int, W: F32, saved: bool, near: bool) -> None:
     """From the cotangent w_i phi_j of the plan: Cov_i(phi, y) in COV, Cov_i(lambda, y) in COV_2, E_i phi in DIRECT.
 
     G is as ``gibbs`` left it, and ``scale`` left in COV what leaves the best targets.
@@ -338,6 +352,7 @@ def towards_places(k: Work, N: int, K: int, W: F32, saved: bool, near: bool) -> 
         copied(k.n32[DIRECT], mean[:N])
     tensions(k.G, N, K, u, v, k.n32[WEIGHT], phi, phi_0, mean, lo, hi, best, soft, k.parts, k.k32[TENSION])
     if not (saved and refined(k, N, K, W, k.k_int[NEAR_ENDS] if near else k.k_int[ENDS], soft)):
+        roots_into(k, n, N, cells)
         edges(k.G, N, K, k.n32[ROOT], best, u, v, lo, hi, soft, bool(0), k.Q, k.W, stride, k.k_int[ENDS],
               k.parts)  # fmt: skip
         for j in range(K):
@@ -384,15 +399,19 @@ def rows_backward(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F3
         copied(of32, k.k32[U])
         copied(of32[stride:], k.k32[INV])
         low, high = range_of(at, n)
-        N = sources_into(k, n, cells, low, high, order)
-        take_roots(k.n32[ROOT], N)
+        if cells > 0:
+            N = grid_into(k, n, cells, low, high)
+            copied(of_masses(of_int, N), k.n32[MASS, :N])
+        else:
+            N = values_into(k, n, order)
         given = k.n32[GIVEN]
         if not push:
             balanced(w[row * n : row * n + n], aw, n, given)
         if push:
             carry(k, n, mean, per_unit, order)
         elif cells > 0:
-            spread(given, n, cells, k.n_int[CELL], k.n32[WITHIN], k.moments, weight[:N])
+            moments(given, n, cells, k.n_int[CELL], k.n32[WITHIN], k.moments)
+            masses(k.moments, cells, weight)
         else:
             for i in range(n):
                 weight[i] = given[order[i]]
@@ -401,7 +420,8 @@ def rows_backward(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F3
         gibbs(k.n64[T], k.n64[R], best, N, k.k64[Y], k.k64[H], K, lo, hi, k.in_cells, k.G)
         scale(k.G, N, K, k.n32[MASS], best, k.k32[U], lo, hi, glo, ghi, bool(np.int64(0)), k.n32[V],
               k.n32[COV], k.parts, k.k32[S])  # fmt: skip
-        towards_places(k, N, K, of32[2 * stride :] if saved else k.W, saved and flags % 4.0 > 1.5, flags % 8.0 > 3.5)
+        towards_places(k, n, N, K, cells, of32[2 * stride :] if saved else k.W, saved and flags % 4.0 > 1.5,
+                       flags % 8.0 > 3.5)  # fmt: skip
         if cells > 0:
             polynomials(k.n32[COV_2], cells, k.in_cells)
             interpolate(k.in_cells, n, k.n_int[CELL], k.n32[WITHIN], direct)

@@ -7,9 +7,10 @@ from typing import NamedTuple
 import numpy as np
 
 from .numba_compile import exact
-from .numba_maths import F32, F64, I32, I64, copied
-from .numba_rows_sources import hats, lay_grid, locate, occupied_nodes, padded, spread
-from .numba_simd import load, root, store
+from .numba_maths import F32, F64, I32, I64, copied, in_lines
+from .numba_rows_grid import BEYOND, PER_CELL, hats, lay_grid, locate, masses, moments, occupied_nodes
+from .numba_rows_sources import padded
+from .numba_simd import load, root, splat, store
 from .numba_sort import sort_state
 
 # Rows of Work.n32, .n64 and .n_int: of a row's values in the order they came, or of its sources in their own.
@@ -35,8 +36,8 @@ class Work(NamedTuple):
     k_int: I64
     last: F32  #: (3 K)
     small: F32  #: (9 K)
-    in_cells: F32  #: (4 N)
-    moments: F64  #: (4 N)
+    in_cells: F32  #: (PER_CELL N)
+    moments: F64  #: (PER_CELL N)
     parts: F32  #: (2 N + 16 K)
     G: F32  #: (K N)
     Q: F32
@@ -50,21 +51,28 @@ def workspace(n: int, K: int) -> Work:
     A grid of few nodes then touches little of what there is for as many sources as values.
     """
     N, stride = padded(n), padded(K)
+    k32, k64, k_int, last = 11 * stride, 4 * stride, 6 * stride, 3 * stride
+    small, n32, in_cells, parts = 9 * stride, 16 * N, PER_CELL * N, 2 * N + 16 * stride
+    single = in_lines(k32 + last + small + n32 + in_cells + parts + 2 * stride * N + stride * stride, np.float32)
+    double = in_lines(k64 + 4 * N + PER_CELL * N, np.float64)
+    whole = in_lines(k_int + 5 * (N + 16), np.int64)
+    single[: k32 + last], double[:k64], whole[:k_int] = 0.0, 0.0, 0
+    ends = np.cumsum(np.array((k32, last, small, n32, in_cells, parts, stride * N, stride * N, stride * stride)))
     return Work(
-        np.empty((16, N), np.float32),
-        np.empty((4, N), np.float64),
-        np.empty((5, N + 16), np.int64),
-        np.zeros((11, stride), np.float32),
-        np.zeros((4, stride), np.float64),
-        np.zeros((6, stride), np.int64),
-        np.zeros(3 * stride, np.float32),
-        np.empty(9 * stride, np.float32),
-        np.empty(4 * N, np.float32),
-        np.empty(4 * N, np.float64),
-        np.empty(2 * N + 16 * stride, np.float32),
-        np.empty(stride * N, np.float32),
-        np.empty(stride * N, np.float32),
-        np.empty(stride * stride, np.float32),
+        single[ends[2] : ends[3]].reshape(16, N),
+        double[k64 : k64 + 4 * N].reshape(4, N),
+        whole[k_int:].reshape(5, N + 16),
+        single[:k32].reshape(11, stride),
+        double[:k64].reshape(4, stride),
+        whole[:k_int].reshape(6, stride),
+        single[ends[0] : ends[1]],
+        single[ends[1] : ends[2]],
+        single[ends[3] : ends[4]],
+        double[k64 + 4 * N :],
+        single[ends[4] : ends[5]],
+        single[ends[5] : ends[6]],
+        single[ends[6] : ends[7]],
+        single[ends[7] :],
     )
 
 
@@ -103,38 +111,66 @@ def given_into(k: Work, y: F32, b: F32, a: F32, row: int, n: int, K: int, steps:
 
 @exact
 def targets_into(k: Work, y: F32, b: F32, first: int, K: int) -> None:
-    for j in range(K):
-        k.k64[Y, j], k.k64[B64, j] = y[first + j], b[first + j]
-        k.k32[Y32, j], k.k32[B, j] = y[first + j], b[first + j]
+    copied(y[first:], k.k64[Y, :K])
+    copied(b[first:], k.k64[B64, :K])
+    copied(y[first:], k.k32[Y32, :K])
+    copied(b[first:], k.k32[B, :K])
 
 
 @exact
 def weights_into(k: Work, a: F32, first: int, n: int, weighted: bool) -> None:
-    for i in range(n):
-        k.n32[AW, i] = a[first + i] if weighted else np.float32(1.0 / n)
-    k.n32[AW, n:] = 0.0
+    aw = k.n32[AW]
+    if weighted:
+        copied(a[first:], aw[:n])
+    else:
+        for i in range(0, padded(n), 16):
+            store(aw, i, splat(1.0 / n))
+    aw[n:] = 0.0
 
 
 @exact
 def sources_into(k: Work, n: int, cells: int, low: float, high: float, order: I32) -> int:
     """The sources of a row: its values in the order given, or the nodes of a grid. Returns how many."""
-    at, place, aw = k.n64[AT], k.n64[PLACE], k.n32[AW]
-    mass, roots = k.n32[MASS], k.n32[ROOT]
     if cells > 0:
-        N = cells + 3
-        lay_grid(low, high, cells, place)
-        locate(at, n, low, high, cells, k.n_int[CELL], k.n32[WITHIN])
-        spread(aw, n, cells, k.n_int[CELL], k.n32[WITHIN], k.moments, mass[:N])
-        hats(k.moments, cells, roots[:N])
-        occupied_nodes(n, k.n_int[CELL], k.n32[OCCUPIED, :N])
+        N = grid_into(k, n, cells, low, high)
+        moments(k.n32[AW], n, cells, k.n_int[CELL], k.n32[WITHIN], k.moments)
+        masses(k.moments, cells, k.n32[MASS])
+        hats(k.moments, cells, k.n32[ROOT])
+        occupied_nodes(k.moments, cells, k.n32[OCCUPIED])
         return N
-    N = padded(n)
+    N = values_into(k, n, order)
+    copied(k.n32[MASS], k.n32[ROOT])
+    k.n32[OCCUPIED, :] = 1.0
+    return N
+
+
+@exact
+def grid_into(k: Work, n: int, cells: int, low: float, high: float) -> int:
+    """The nodes of a grid, and where on it the values are. Returns how many nodes there are."""
+    lay_grid(low, high, cells, k.n64[PLACE])
+    locate(k.n64[AT], n, low, high, cells, k.n_int[CELL], k.n32[WITHIN])
+    return cells + BEYOND
+
+
+@exact
+def values_into(k: Work, n: int, order: I32) -> int:
+    """Places and masses of values in order."""
+    N, at, place, aw, mass = padded(n), k.n64[AT], k.n64[PLACE], k.n32[AW], k.n32[MASS]
     for i in range(n):
         place[i], mass[i] = at[order[i]], aw[order[i]]
     place[n:N], mass[n:N] = place[n - 1], 0.0
-    copied(mass, roots)
-    k.n32[OCCUPIED, :] = 1.0
     return N
+
+
+@exact
+def roots_into(k: Work, n: int, N: int, cells: int) -> None:
+    """The roots of what sources weigh, never negative, once they are in place."""
+    if cells > 0:
+        moments(k.n32[AW], n, cells, k.n_int[CELL], k.n32[WITHIN], k.moments)
+        hats(k.moments, cells, k.n32[ROOT])
+    else:
+        copied(k.n32[MASS], k.n32[ROOT])
+    take_roots(k.n32[ROOT], N)
 
 
 @exact

@@ -10,7 +10,7 @@ work lane by lane, with numbers on either side; products and sums may be contrac
     narrow, widen    float64 <-> float32
     choose           lane by lane, where(mask, a, b)
     total, total64   the sum of the lanes, in pairs
-    highest, lowest  of the lanes of F16
+    highest, lowest  of the lanes of F16; highest64, lowest64 of D16
     totals           of a tuple of 16 vectors, in the lanes of one
     fold             sums of neighbours in two vectors
     any_lane         whether a mask is true anywhere
@@ -185,6 +185,7 @@ store, store64 = _storer(F16), _storer(D16)
 splat, splat64 = _splatter(F16), _splatter(D16)
 total, total64 = _reducer(F16, _sum), _reducer(D16, _sum)
 highest, lowest = _reducer(F16, _larger), _reducer(F16, _smaller)
+highest64, lowest64 = _reducer(D16, _larger), _reducer(D16, _smaller)
 
 
 @intrinsic  # type: ignore[misc]
