@@ -273,16 +273,11 @@ def _whole(m: int | None) -> int:
 def _answers(shape: tuple[int, ...], call: _Call) -> tuple[F32, F32, F32]:
     """Room for an answer, the state and the error of each row.
 
-    Where vectors are loaded from the state, it begins with a line of the cache: see ``numba_maths.in_lines``.
+    Vectors are loaded from the state, so it had better begin with a line of the cache (``numba_maths.in_lines``), as
+    all does that torch allocates.
     """
     R, columns = shape[0], call.columns
-    if call.kernel is pull_many:
-        room: F32 = np.empty(R * columns + 16, np.float32)
-        first = -room.ctypes.data % 64 // 4
-        state = room[first : first + R * columns].reshape(R, columns)
-    else:
-        state = np.empty((R, columns), np.float32)
-    return np.empty(shape, np.float32), state, np.empty(R, np.float32)
+    return np.empty(shape, np.float32), torch.empty(R, columns).numpy(), np.empty(R, np.float32)
 
 
 def flat(t: Tensor) -> F32:

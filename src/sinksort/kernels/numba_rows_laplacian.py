@@ -2,11 +2,13 @@
 
 For Q_ij = sqrt(a_i) p_ij the edges are W = Q^T Q, and L = diag(W 1) - W. Nodes are eliminated in the way of Grassmann,
 Taksar and Heyman: the pivot of a node is the sum of its remaining edges, so entries keep their relative precision
-however weakly the nodes are joined. See ``numba_rows_newton`` for the layout of G; W is (K, ``stride``), of which what
-is above the diagonal, up to ``ends`` of each group of four targets, is used.
+however weakly the nodes are joined. See ``numba_rows_newton`` for the layout of G; W is (``stride``, ``stride``), of
+which what is above the diagonal, up to ``ends`` of each group of four targets, is used.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 from numba import njit
@@ -96,9 +98,10 @@ def _inverse(pivot: float) -> float:
 def eliminate(W: F32, K: int, stride: int, ends: I64, ridge: F32, inv: F32, F: F32) -> None:
     """Eliminates the nodes in turn, in place: W keeps the edges that each has when it goes, ``inv`` 1 / their sum.
 
+    Edges within sixteen nodes are replaced in the end by what ``substitute`` wants of them.
     ``ridge`` leads from each node to the ground, where the last one stands. Four nodes go at a time: first among
     themselves, with all the others as one (edges only add up, so the sum r of a node's edges to the others changes as
-    one edge would), then their edges to the others, then the others. ``F``: scratch (4, stride).
+    one edge would), then their edges to the others, then the others. ``F``: scratch (4 stride + 256).
     """
     lanes = lane_numbers()
     for k in range(0, K, 4):
@@ -148,38 +151,93 @@ def eliminate(W: F32, K: int, stride: int, ends: I64, ridge: F32, inv: F32, F: F
         W[o0 + k + 1], W[o0 + k + 2], W[o0 + k + 3] = w01, w02, w03
         W[o1 + k + 2], W[o1 + k + 3], W[o2 + k + 3] = w12, w13, w23
     inv[K - 1] = 0.0
+    _corners(W, K, stride, inv, F[4 * stride :])
+
+
+@exact
+def _corners(W: F32, K: int, stride: int, inv: F32, C: F32) -> None:
+    """Puts C of ``substitute`` in place of the edges within each sixteen nodes. ``C``: scratch (16, 16).
+
+    Its rows are C_k = inv_k (e_k + sum_j<k W_jk C_j), four at a time.
+    """
+    lanes, one, none, rows = lane_numbers(), splat(1.0), splat(0.0), (K + 3) // 4 * 4
+    for c in range(0, rows, 16):
+        corner, here = c * stride + c, min(rows - c, 16)
+        for k in range(0, here, 4):
+            c0, c1 = choose(lanes == float(k), one, none), choose(lanes == float(k + 1), one, none)
+            c2, c3 = choose(lanes == float(k + 2), one, none), choose(lanes == float(k + 3), one, none)
+            for j in range(k):
+                above, o = load(C, 16 * j), corner + j * stride + k
+                c0, c1, c2, c3 = c0 + above * W[o], c1 + above * W[o + 1], c2 + above * W[o + 2], c3 + above * W[o + 3]
+            o0 = corner + k * stride + k
+            o1, o2 = o0 + stride, o0 + 2 * stride
+            c0 = c0 * inv[c + k]
+            c1 = (c1 + c0 * W[o0 + 1]) * inv[c + k + 1]
+            c2 = (c2 + c0 * W[o0 + 2] + c1 * W[o1 + 2]) * inv[c + k + 2]
+            c3 = (c3 + c0 * W[o0 + 3] + c1 * W[o1 + 3] + c2 * W[o2 + 3]) * inv[c + k + 3]
+            store(C, 16 * k, c0)
+            store(C, 16 * k + 16, c1)
+            store(C, 16 * k + 32, c2)
+            store(C, 16 * k + 48, c3)
+        for k in range(16):
+            store(W, corner + k * stride, load(C, 16 * k) if k < here else none)
+
+
+@njit(forceinline=True)
+def _dot(W: Any, o: Any, stride: Any, first: Any, end: Any, x: Any) -> Any:
+    """Products of four rows of W with x, from ``first`` to ``end``, not yet added up."""
+    s0, s1, s2, s3 = splat(0.0), splat(0.0), splat(0.0), splat(0.0)
+    for c in range(first, end, 16):
+        xc = load(x, c)
+        s0, s1 = s0 + load(W, o + c) * xc, s1 + load(W, o + stride + c) * xc
+        s2, s3 = s2 + load(W, o + 2 * stride + c) * xc, s3 + load(W, o + 3 * stride + c) * xc
+    return s0, s1, s2, s3
 
 
 @exact
 def substitute(W: F32, K: int, stride: int, ends: I64, inv: F32, z: F32, x: F32) -> None:
-    """x = L^-1 z by what ``eliminate`` left, zero at the last node; z is used up. Four nodes at a time."""
-    for k in range(0, K, 4):
-        here, end = k // 16 * 16, ends[k // 4]
-        o0 = k * stride
-        o1, o2, o3 = o0 + stride, o0 + 2 * stride, o0 + 3 * stride
-        z0, z1, z2, z3 = z[k], z[k + 1], z[k + 2], z[k + 3]
-        z0 = z0 * inv[k]
-        z1 = (z1 + W[o0 + k + 1] * z0) * inv[k + 1]
-        z2 = (z2 + W[o0 + k + 2] * z0 + W[o1 + k + 2] * z1) * inv[k + 2]
-        z3 = (z3 + W[o0 + k + 3] * z0 + W[o1 + k + 3] * z1 + W[o2 + k + 3] * z2) * inv[k + 3]
-        for c in range(here, end, 16):
-            left = load(W, o0 + c) * z0 + load(W, o1 + c) * z1
-            store(z, c, load(z, c) + left + (load(W, o2 + c) * z2 + load(W, o3 + c) * z3))
-        z[k], z[k + 1], z[k + 2], z[k + 3] = z0, z1, z2, z3
-    for c in range(0, stride, 16):
-        store(x, c, splat(0.0))
-    for k in range((K - 1) // 4 * 4, -1, -4):
-        here, end = k // 16 * 16, ends[k // 4]
-        o0 = k * stride
-        o1, o2, o3 = o0 + stride, o0 + 2 * stride, o0 + 3 * stride
-        s0, s1, s2, s3 = splat(0.0), splat(0.0), splat(0.0), splat(0.0)
-        for c in range(here, end, 16):
-            xc = load(x, c)
-            s0, s1 = s0 + load(W, o0 + c) * xc, s1 + load(W, o1 + c) * xc
-            s2, s3 = s2 + load(W, o2 + c) * xc, s3 + load(W, o3 + c) * xc
-        r0, r1, r2, r3 = total(s0), total(s1), total(s2), total(s3)
-        x3 = z[k + 3] + r3 * inv[k + 3]
-        x2 = z[k + 2] + (r2 + W[o2 + k + 3] * x3) * inv[k + 2]
-        x1 = z[k + 1] + (r1 + W[o1 + k + 2] * x2 + W[o1 + k + 3] * x3) * inv[k + 1]
-        x0 = z[k] + (r0 + W[o0 + k + 1] * x1 + W[o0 + k + 2] * x2 + W[o0 + k + 3] * x3) * inv[k]
-        x[k], x[k + 1], x[k + 2], x[k + 3] = x0, x1, x2, x3
+    """x = L^-1 z by what ``eliminate`` left, zero at the last node; z is used up. Sixteen nodes at a time.
+
+    With the edges W of each node when it goes and d = 1 / their sum, first y = d (z + W^T y), then x = y + d W x the
+    other way: each node waits for the one before. Among sixteen with edges N, and W to those behind, that is
+
+        y = C (z + what comes from before),     x = C^T (y / d + W x),     C = (1 / d - N^T)^-1,
+
+    where none waits. C is made of sums of products that are not negative, so it has as many digits as N.
+    """
+    groups = (K + 3) // 4
+    for c in range(0, K, 16):
+        o, r, last = c * stride + c, load(z, c), min(c // 4 + 4, groups) - 1
+        s = stride
+        store(x, c, totals((
+            load(W, o) * r, load(W, o + s) * r, load(W, o + 2 * s) * r, load(W, o + 3 * s) * r,
+            load(W, o + 4 * s) * r, load(W, o + 5 * s) * r, load(W, o + 6 * s) * r, load(W, o + 7 * s) * r,
+            load(W, o + 8 * s) * r, load(W, o + 9 * s) * r, load(W, o + 10 * s) * r, load(W, o + 11 * s) * r,
+            load(W, o + 12 * s) * r, load(W, o + 13 * s) * r, load(W, o + 14 * s) * r, load(W, o + 15 * s) * r,
+        )))  # fmt: skip
+        for behind in range(c + 16, ends[last], 16):
+            even, odd = load(z, behind), splat(0.0)
+            for g in range(c // 4, last + 1):
+                if behind < ends[g]:
+                    k = 4 * g
+                    e = k * stride + behind
+                    even = even + load(W, e) * x[k] + load(W, e + 2 * stride) * x[k + 2]
+                    odd = odd + load(W, e + stride) * x[k + 1] + load(W, e + 3 * stride) * x[k + 3]
+            store(z, behind, even + odd)
+    for c in range((K - 1) // 16 * 16, -1, -16):
+        g, d = c // 4, load(inv, c)
+        rest = load(x, c) * choose(d > 0.0, splat(1.0) / d, splat(0.0))
+        if c + 16 < K:
+            r0, r1, r2, r3 = _dot(W, c * stride, stride, c + 16, ends[g], x)
+            r4, r5, r6, r7 = _dot(W, (c + 4) * stride, stride, c + 16, ends[g + 1], x)
+            r8, r9, r10, r11 = _dot(W, (c + 8) * stride, stride, c + 16, ends[g + 2], x)
+            r12, r13, r14, r15 = _dot(W, (c + 12) * stride, stride, c + 16, ends[g + 3], x)
+            from_behind = totals((r0, r1, r2, r3, r4, r5, r6, r7, r8, r9, r10, r11, r12, r13, r14, r15))
+            rest = rest + from_behind
+        store(z, c, rest)
+        a0, a1, a2, a3 = splat(0.0), splat(0.0), splat(0.0), splat(0.0)
+        for k in range(c, c + 16, 4):
+            o = k * stride + c
+            a0, a1 = a0 + load(W, o) * z[k], a1 + load(W, o + stride) * z[k + 1]
+            a2, a3 = a2 + load(W, o + 2 * stride) * z[k + 2], a3 + load(W, o + 3 * stride) * z[k + 3]
+        store(x, c, (a0 + a1) + (a2 + a3))

@@ -249,7 +249,7 @@ def newton(G: F32, N: int, K: int, mass: F32, ra: F32, best: I64, b: F32, excess
     Steps as in ``solvers.newton``, but the Laplacian (left eliminated in W) is kept as long as the error falls fast.
     What target j lacks is  excess_j + what leaves it (from sources for which it is best) - u_j s_j:  where the plan is
     nearly a permutation all three are small, and so is their rounding. ``fine``: sources are close to each other.
-    Scratch: ``small`` (9 stride), ``parts`` (2 N + 16 stride).
+    Scratch: ``small`` (9 stride + 256), ``parts`` (2 N + 16 stride).
     """
     base, direction, rho, ridge, z, F = (
         small[:stride], small[stride : 2 * stride], small[2 * stride : 3 * stride], small[3 * stride : 4 * stride],

@@ -35,7 +35,7 @@ class Work(NamedTuple):
     k64: F64
     k_int: I64
     last: F32  #: (3 K)
-    small: F32  #: (9 K)
+    small: F32  #: (9 K + 256)
     in_cells: F32  #: (PER_CELL N)
     moments: F64  #: (PER_CELL N)
     parts: F32  #: (2 N + 16 K)
@@ -52,7 +52,7 @@ def workspace(n: int, K: int) -> Work:
     """
     N, stride = padded(n), padded(K)
     k32, k64, k_int, last = 11 * stride, 4 * stride, 6 * stride, 3 * stride
-    small, n32, in_cells, parts = 9 * stride, 16 * N, PER_CELL * N, 2 * N + 16 * stride
+    small, n32, in_cells, parts = 9 * stride + 256, 16 * N, PER_CELL * N, 2 * N + 16 * stride
     single = in_lines(k32 + last + small + n32 + in_cells + parts + 2 * stride * N + stride * stride, np.float32)
     double = in_lines(k64 + 4 * N + PER_CELL * N, np.float64)
     whole = in_lines(k_int + 5 * (N + 16), np.int64)
@@ -78,15 +78,15 @@ def workspace(n: int, K: int) -> Work:
 
 @exact
 def state_parts(n: int, K: int, whole: bool) -> tuple[int, int, int]:
-    """Where a state has its float32 (u, 1/pivots, W) and int32 (cells, order), and its size: all in their units.
+    """Where a state has float32 (u, 1/pivots, W) and int32 (cells, order or masses), and its size: all in their units.
 
     It begins with float64: h and the 4 numbers of ``places``. W is left out where there are many targets, and where all
-    stand in for a rule (``whole``).
+    stand in for a rule (``whole``). All but the last begin with a line of the cache, if the state does.
     """
     stride = padded(K)
-    single = 2 * (stride + 4)
-    integer = single + 2 * stride + (0 if whole or K > SAVED else (K + 3) // 4 * 4 * stride)
-    return single, integer, (integer + 1 + n + 1) // 2 * 2
+    single = 2 * stride + 16
+    integer = single + 2 * stride + (0 if whole or K > SAVED else stride * stride)
+    return single, integer, padded(integer + 1 + n)
 
 
 @exact
@@ -96,7 +96,7 @@ def state_size(n: int, K: int, m: int) -> int:
     m is 0 where the targets are no rule, or more than can stand in for it; then there is no flag, but room for a sort.
     """
     by_rule = state_parts(n, K, False)[2]
-    return max(by_rule, sort_state(n, K)) if m == 0 else max(by_rule, state_parts(n, m, True)[2]) + 2
+    return max(by_rule, sort_state(n, K)) if m == 0 else max(by_rule, state_parts(n, m, True)[2]) + 16
 
 
 @exact
