@@ -178,13 +178,14 @@ def copied(values: Any, into: Any) -> None:
 @exact
 def row_into(x: F32, first: int, n: int, xs: F32) -> bool:
     """Copies a row into ``xs``, infinity behind it. False if it holds NaN."""
-    nan = 0
-    for i in range(n):
-        v = x[first + i]
-        xs[i] = v
-        nan += v != v
+    copied(x[first:], xs[:n])
     xs[n:] = np.inf
-    return nan == 0
+    nans = splat(0.0)
+    for i in range(0, n, 16):
+        v = load(xs, i)
+        nans = nans + choose(v == v, splat(0.0), splat(1.0))
+    whole: bool = highest(nans) == 0.0
+    return whole
 
 
 @exact
@@ -236,15 +237,29 @@ def places(xs: F32, aw: F32, squash: int, low: float, high: float, at: F64) -> t
             mean = 0.5 * (float(top) + float(bottom))
             size = max(abs(float(top)), abs(float(bottom)))
             scale = (1.0 / size if size > 0.0 else 1.0) if top == bottom else 2.0 / (float(top) - float(bottom))
-    for i in range(0, N, 16):
+    _squashed(xs, squash, mean, scale, at)
+    return mean, scale, all_weight, spread
+
+
+@exact
+def places_again(xs: F32, aw: F32, squash: int, mean: float, scale: float, low: float, high: float, at: F64) -> None:
+    """``places`` of which mean and scale are known."""
+    if squash == _NO_SQUASH:
+        places(xs, aw, squash, low, high, at)
+    else:
+        _squashed(xs, squash, mean, scale, at)
+
+
+@exact
+def _squashed(xs: F32, squash: int, mean: float, scale: float, at: F64) -> None:
+    for i in range(0, len(at), 16):
         z = (widen(load(xs, i)) - mean) * scale
         z = choose(z < 1e9, z, splat64(1e9))
         z = choose(z > -1e9, z, splat64(-1e9))
         store64(at, i, z if squash == _ARCTAN else sigmoid64(z))
     if squash == _ARCTAN:
-        for i in range(N):
+        for i in range(len(at)):
             at[i] = math.atan(at[i]) / math.pi + 0.5
-    return mean, scale, all_weight, spread
 
 
 @exact

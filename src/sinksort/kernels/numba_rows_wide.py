@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from .numba_compile import exact
-from .numba_maths import F32, F64, I32, I64, copied, larger, places, places_backward, row_into, size_of
+from .numba_maths import F32, F64, I32, I64, copied, larger, places, places_again, places_backward, row_into, size_of
 from .numba_rows_careful import along_places, balanced, careful
 from .numba_rows_grid import (
     BEYOND,
@@ -394,7 +394,7 @@ def rows_backward(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F3
         first_one = False
         e = np.float64(eps[row * steps[3]])
         first, final = outermost(k, K, flags > 7.5)
-        places(xs, aw, squash, first, final, at)
+        places_again(xs, aw, squash, mean, per_unit, first, final, at)
         copied(of64, k.k64[H])
         copied(of32, k.k32[U])
         copied(of32[stride:], k.k32[INV])
