@@ -15,7 +15,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from .numba_compile import exact
+from .numba_compile import borrowing, exact
 from .numba_simd import (
     choose,
     highest,
@@ -168,14 +168,14 @@ def in_lines(size: int, dtype: Any) -> Any:
     return room[first : first + size]
 
 
-@exact
+@borrowing
 def copied(values: Any, into: Any) -> None:
     """``into[:] = values``, cut to fit: Numba takes seconds to compile what that would raise if they did not."""
     for i in range(len(into)):
         into[i] = values[i]
 
 
-@exact
+@borrowing
 def row_into(x: F32, first: int, n: int, xs: F32) -> bool:
     """Copies a row into ``xs``, infinity behind it. False if it holds NaN."""
     copied(x[first:], xs[:n])
@@ -188,7 +188,7 @@ def row_into(x: F32, first: int, n: int, xs: F32) -> bool:
     return whole
 
 
-@exact
+@borrowing
 def places(xs: F32, aw: F32, squash: int, low: float, high: float, at: F64) -> tuple[float, float, float, bool]:
     """X~ of a row without NaN into ``at``; returns (mean, scale, weight, spread) for ``places_backward``.
 
@@ -241,7 +241,7 @@ def places(xs: F32, aw: F32, squash: int, low: float, high: float, at: F64) -> t
     return mean, scale, all_weight, spread
 
 
-@exact
+@borrowing
 def places_again(xs: F32, aw: F32, squash: int, mean: float, scale: float, low: float, high: float, at: F64) -> None:
     """``places`` of which mean and scale are known."""
     if squash == _NO_SQUASH:
@@ -250,7 +250,7 @@ def places_again(xs: F32, aw: F32, squash: int, mean: float, scale: float, low: 
         _squashed(xs, squash, mean, scale, at)
 
 
-@exact
+@borrowing
 def _squashed(xs: F32, squash: int, mean: float, scale: float, at: F64) -> None:
     for i in range(0, len(at), 16):
         z = (widen(load(xs, i)) - mean) * scale
@@ -262,7 +262,7 @@ def _squashed(xs: F32, squash: int, mean: float, scale: float, at: F64) -> None:
             at[i] = math.atan(at[i]) / math.pi + 0.5
 
 
-@exact
+@borrowing
 def places_backward(
     xs: F32, aw: F32, at: F64, squash: int, mean: float, scale: float, weight: float, spread: bool, unit: float, g: F32
 ) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from .numba_compile import exact
+from .numba_compile import borrowing
 from .numba_maths import F32, I64
 from .numba_simd import choose, fold, lane_numbers, load, root, splat, store, store_square, total, totals
 
@@ -21,7 +21,7 @@ _UNJOINED = np.float32(1e-30)  #: a pivot below which a node has no edges
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 
 
-@exact
+@borrowing
 def edges(G: F32, N: int, K: int, ra: F32, best: I64, u: F32, v: F32, lo: I64, hi: I64, soft: bool, merge: bool,
           Q: F32, W: F32, stride: int, ends: I64, scratch: F32) -> None:  # fmt: skip
     """W = Q^T Q for Q_ij = sqrt(a_i) p_ij, above its diagonal; ``ra`` holds the roots.
@@ -66,7 +66,7 @@ def edges(G: F32, N: int, K: int, ra: F32, best: I64, u: F32, v: F32, lo: I64, h
             store_square(W, 4 * g * stride + 4 * f, stride, tile)
 
 
-@exact
+@borrowing
 def _merged(G: F32, N: int, K: int, ra: F32, u: F32, v: F32, lo: I64, hi: I64, Q: F32, scratch: F32) -> None:
     """Q for sources in twos: the sum of a_i p_ij over the root of the sum of a_i. G must be complete."""
     blocks, zero = N // 16, splat(0.0)
@@ -94,7 +94,7 @@ def _inverse(pivot: float) -> float:
     return _ONE / pivot if pivot > _UNJOINED else _ZERO
 
 
-@exact
+@borrowing
 def eliminate(W: F32, K: int, stride: int, ends: I64, ridge: F32, inv: F32, F: F32) -> None:
     """Eliminates the nodes in turn, in place: W keeps the edges that each has when it goes, ``inv`` 1 / their sum.
 
@@ -154,7 +154,7 @@ def eliminate(W: F32, K: int, stride: int, ends: I64, ridge: F32, inv: F32, F: F
     _corners(W, K, stride, inv, F[4 * stride :])
 
 
-@exact
+@borrowing
 def _corners(W: F32, K: int, stride: int, inv: F32, C: F32) -> None:
     """Puts C of ``substitute`` in place of the edges within each sixteen nodes. ``C``: scratch (16, 16).
 
@@ -194,7 +194,7 @@ def _dot(W: Any, o: Any, stride: Any, first: Any, end: Any, x: Any) -> Any:
     return s0, s1, s2, s3
 
 
-@exact
+@borrowing
 def substitute(W: F32, K: int, stride: int, ends: I64, inv: F32, z: F32, x: F32) -> None:
     """x = L^-1 z by what ``eliminate`` left, zero at the last node; z is used up. Sixteen nodes at a time.
 

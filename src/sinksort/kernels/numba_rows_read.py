@@ -7,7 +7,7 @@ come out with all their digits instead of as differences of large numbers.
 
 from __future__ import annotations
 
-from .numba_compile import exact
+from .numba_compile import borrowing
 from .numba_maths import F32, I64
 from .numba_rows_newton import add_by_best, add_up
 from .numba_simd import choose, highest, load, splat, store
@@ -18,7 +18,7 @@ from .numba_simd import choose, highest, load, splat, store
 ERRORS = 8.0
 
 
-@exact
+@borrowing
 def pulled(G: F32, N: int, u: F32, v: F32, phi: F32, last: F32, lasts: int, stride: int, glo: I64, ghi: I64,
            occupied: F32, scaled: F32, out: F32) -> float:  # fmt: skip
     """out_i = sum_j p_ij phi_j; returns the error of the rule as ``ERRORS`` says. G must be complete.
@@ -50,13 +50,13 @@ def pulled(G: F32, N: int, u: F32, v: F32, phi: F32, last: F32, lasts: int, stri
     return ERRORS * float(highest(worst))
 
 
-@exact
+@borrowing
 def at_best(phi: F32, best: I64, N: int, out: F32) -> None:
     for i in range(N):
         out[i] = phi[best[i]]
 
 
-@exact
+@borrowing
 def covariances(G: F32, N: int, u: F32, v: F32, phi: F32, phi_0: F32, y: F32, y_0: F32, glo: I64, ghi: I64,
                 mean: F32, cov: F32) -> None:  # fmt: skip
     """mean_i = E_i phi - phi_0 and cov_i = Cov_i(phi, y)."""
@@ -77,7 +77,7 @@ def covariances(G: F32, N: int, u: F32, v: F32, phi: F32, phi_0: F32, y: F32, y_
         store(cov, i, products * vq - means * means_y * vq)
 
 
-@exact
+@borrowing
 def means(G: F32, N: int, u: F32, v: F32, phi: F32, phi_0: F32, stride: int, glo: I64, ghi: I64, soft: bool,
           scaled: F32, mean: F32) -> None:  # fmt: skip
     """mean_i = E_i phi - phi_0; when ``soft``, phi_0 is no help, and taken to be zero."""
@@ -99,7 +99,7 @@ def means(G: F32, N: int, u: F32, v: F32, phi: F32, phi_0: F32, stride: int, glo
         store(mean, i, (even + odd) * load(v, i))
 
 
-@exact
+@borrowing
 def tensions(G: F32, N: int, K: int, u: F32, v: F32, w: F32, phi: F32, phi_0: F32, mean: F32, lo: I64, hi: I64,
              best: I64, soft: bool, parts: F32, t: F32) -> None:  # fmt: skip
     """t_j = sum_i w_i p_ij (phi_j - E_i phi) from what ``means`` says. With w = a this is L phi."""

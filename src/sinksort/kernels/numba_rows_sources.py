@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from .numba_compile import exact
+from .numba_compile import borrowing
 from .numba_maths import F64, I32, I64
 from .numba_simd import choose, highest64, load64, lowest64, splat64
 
 
-@exact
+@borrowing
 def padded(n: int) -> int:
     return (n + 15) // 16 * 16
 
 
-@exact
+@borrowing
 def range_of(at: F64, n: int) -> tuple[float, float]:
     whole = n // 16 * 16
     lows, highs = splat64(at[0]), splat64(at[0])
@@ -25,7 +25,7 @@ def range_of(at: F64, n: int) -> tuple[float, float]:
     return low, high
 
 
-@exact
+@borrowing
 def sort_places(at: F64, n: int, low: float, high: float, order: I32, count: I64, out: F64) -> None:
     """``out`` = at[order], increasing: into n buckets of equal width, then by insertion; the last place is repeated."""
     per_unit = (n - 0.5) / (high - low) if high > low else 0.0
@@ -54,7 +54,7 @@ def sort_places(at: F64, n: int, low: float, high: float, order: I32, count: I64
     out[n:] = out[n - 1]
 
 
-@exact
+@borrowing
 def _shell_sort(values: F64, n: int, order: I32) -> None:
     gap = n // 2
     while gap > 0:

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from .numba_compile import exact
+from .numba_compile import borrowing, exact
 from .numba_maths import F32, F64, I32, I64, copied, larger, places, places_again, places_backward, row_into, size_of
 from .numba_rows_careful import along_places, balanced, careful
 from .numba_rows_grid import (
@@ -113,7 +113,7 @@ _REFINED, _REFINED_STIFF = np.float32(2e-5), np.float32(1e-6)  #: how far lambda
 _RIDGE = np.float32(1e-9)  #: to the ground, times b and what flows: across weaker links lambda would be all rounding
 
 
-@exact
+@borrowing
 def solved(k: Work, n: int, K: int, eps: float, cells: int, low: float, high: float, order: I32,
            W: F32) -> tuple[float, bool, bool]:  # fmt: skip
     """Solves the plan of a row whose places are known; returns its marginal error, whether W was needed, and near."""
@@ -138,13 +138,13 @@ def solved(k: Work, n: int, K: int, eps: float, cells: int, low: float, high: fl
     return error, eliminations > 0, near
 
 
-@exact
+@borrowing
 def bands(k: Work, N: int, K: int, eps: float) -> None:
     """``bands_within`` of all that counts however stiff the plan is."""
     bands_within(k, N, K, eps, CUT)
 
 
-@exact
+@borrowing
 def bands_within(k: Work, N: int, K: int, eps: float, cut: float) -> None:
     """From places and h: t, r, the best targets, and which sources meet which targets, all and near ones."""
     y, h, t, r, best = k.k64[Y], k.k64[H], k.n64[T], k.n64[R], k.n_int[BEST]
@@ -155,7 +155,7 @@ def bands_within(k: Work, N: int, K: int, eps: float, cut: float) -> None:
     groups_of_blocks(lo, hi, N // 16, (K + 3) // 4, k.n_int[GLO], k.n_int[GHI])
 
 
-@exact
+@borrowing
 def save(k: Work, K: int, standard: tuple[float, float, float, bool], eliminated: bool, near: bool, ruled: bool,
          state64: F64, state32: F32) -> None:  # fmt: skip
     stride = padded(K)
@@ -233,7 +233,7 @@ def of_masses(of_int: I32, N: int) -> F32:
     return of_int[1 : 1 + N].view(np.float32)
 
 
-@exact
+@borrowing
 def outermost(k: Work, K: int, ruled: bool) -> tuple[float, float]:
     """The first and the last target: the nodes of a rule lie inside."""
     return (0.0, 1.0) if ruled else (k.k64[Y, 0], k.k64[Y, K - 1])
@@ -283,7 +283,7 @@ def push_rows(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, eps: F32, n
         save(k, K, standard, eliminated, near, bool(np.int64(0)), of64, of32)
 
 
-@exact
+@borrowing
 def carry(k: Work, n: int, mean: float, per_unit: float, order: I32) -> None:
     """a_i (x_i - mean) * scale, in the order of the sources."""
     for i in range(n):
@@ -293,7 +293,7 @@ def carry(k: Work, n: int, mean: float, per_unit: float, order: I32) -> None:
     k.n32[WEIGHT, n:] = 0.0
 
 
-@exact
+@borrowing
 def refined(k: Work, N: int, K: int, W: F32, ends: I64, soft: bool) -> bool:
     """lambda = L^+ t by the Laplacian that the solver left, refined until the next step would be small."""
     stride = padded(K)
@@ -327,7 +327,7 @@ def refined(k: Work, N: int, K: int, W: F32, ends: I64, soft: bool) -> bool:
     return False
 
 
-@exact
+@borrowing
 def towards_places(k: Work, n: int, N: int, K: int, cells: int, W: F32, saved: bool, near: bool) -> None:
     """From the cotangent w_i phi_j of the plan: Cov_i(phi, y) in COV, Cov_i(lambda, y) in COV_2, E_i phi in DIRECT.
 
