@@ -123,7 +123,7 @@ def test_what_needs_more_panels_than_there_are_is_nan(monkeypatch):
 
 
 def test_unsquashed_rows_that_need_more_are_answered_by_the_reference(monkeypatch):
-    monkeypatch.setattr(late, "_PANELS", {"few": (4, 2)})
+    monkeypatch.setattr(late, "_PANELS", {"few": (4, 2), "many": (4, 2)})
     monkeypatch.setattr(choice, "_SHORT", 0)
     ranked_as_the_reference_does(rows(clusters() / 10.0, random(N).cpu()), None)
 

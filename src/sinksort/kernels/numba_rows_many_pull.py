@@ -28,6 +28,7 @@ from .numba_rows_many import (
     many_staircase,
 )
 from .numba_rows_many_read import many_covariances, many_pulled, many_refined, many_tensions
+from .numba_rows_read import BEFORE_LASTS, LASTS
 from .numba_rows_whole import all_targets, pull_ruled, ruled_backward
 from .numba_rows_wide import ACCEPTED, pull_rows, rows_backward
 from .numba_rows_work import state_parts, state_size
@@ -99,7 +100,7 @@ def many_for(n: int, K: int, ruled: bool, y: F32, b: F32) -> Many:
         in_lines(16 * N, np.float64),
         in_lines(16 * KP, np.float64),
         in_lines(7 * 16 * KP, np.float32).reshape(7, 16 * KP),
-        in_lines(4 * 16 * KP, np.float32),
+        in_lines((1 + LASTS) * 16 * KP, np.float32),
         in_lines(32, np.float32).reshape(2, 16),
         in_lines(64, np.float64),
         in_lines(48, np.float64).reshape(3, 16),
@@ -197,7 +198,7 @@ def pull_many(begin: int, end: int, x: F32, a: F32, y: F32, b: F32, phi: F32, la
 def _pull(k: Many, begin: int, end: int, x: F32, a: F32, y: F32, b: F32, phi: F32, last: F32, eps: F32, n: int, K: int,
           m: int, squash: int, steps: _Steps, out: F32, state: F32, errors: F32) -> None:  # fmt: skip
     at, N, KP, R = many_layout(n, K, m), (n + 3) // 4 * 4, (K + 3) // 4 * 4, len(errors)
-    width, e, lasts = min(KP, _WIDTH), np.float64(eps[0]), 3 if len(last) > 0 else 0
+    width, e, lasts = min(KP, _WIDTH), np.float64(eps[0]), LASTS if len(last) > 0 else 0
     table, integers = k.table, state.view(np.int32)
     for group in range(begin, end):
         first, base = 16 * group, 16 * group * at.size
@@ -224,7 +225,7 @@ def _pull(k: Many, begin: int, end: int, x: F32, a: F32, y: F32, b: F32, phi: F3
         many_newton(k.G, n, N, K, KP, table[BEST], table[LO], table[HI], table[NEAR_LO], table[NEAR_HI], k.b,
                     table[ENDS], width, k.Q, state[base + at.W :], state[base + at.inv :], u, k.n32[V], k.k32[S],
                     k.k32[Z], flow, error)  # fmt: skip
-        many_pulled(k.G, N, K, KP, table[LO], table[HI], u, phi, last[3 * K :], lasts, k.scaled, read, error)
+        many_pulled(k.G, N, K, KP, table[LO], table[HI], u, phi, last[BEFORE_LASTS * K :], lasts, k.scaled, read, error)
         for lane in range(16):
             row = first + lane
             answer = out[row * n : row * n + n]

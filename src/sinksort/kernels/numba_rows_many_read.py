@@ -21,7 +21,7 @@ _MOST_REFINEMENTS = 8
 @borrowing
 def many_pulled(G: F32, N: int, K: int, KP: int, lo: I64, hi: I64, u: F32, phi: F32, last: F32, lasts: int,
                 scaled: F32, out: F32, error: F32) -> None:  # fmt: skip
-    """``numba_rows_read.pulled``: sum_j p_ij phi_j, and the error of the rule. Scratch: ``scaled`` (4, KP, 16).
+    """``numba_rows_read.pulled``: sum_j p_ij phi_j, and the error of the rule. Scratch: ``scaled`` (5, KP, 16).
 
     Rows of p are scaled to their sums here, whatever v is.
     """
@@ -38,7 +38,7 @@ def many_pulled(G: F32, N: int, K: int, KP: int, lo: I64, hi: I64, u: F32, phi: 
     for i in range(0, N, 2):  # two sources at a time
         o, first, end = 64 * (i // 4) * KP + 16 * (i % 4), lo[i // 4], hi[i // 4]
         n0, n1, s0, s1 = z, z, z, z
-        a0, a1, b0, b1, c0, c1 = z, z, z, z, z, z
+        a0, a1, b0, b1, c0, c1, d0, d1 = z, z, z, z, z, z, z, z
         if lasts == 0:
             for j in range(first, end):
                 g0, g1, c = load(G, o + 64 * j), load(G, o + 64 * j + 16), 16 * j
@@ -52,11 +52,12 @@ def many_pulled(G: F32, N: int, K: int, KP: int, lo: I64, hi: I64, u: F32, phi: 
                 a0, a1 = a0 + g0 * load(scaled, c + size), a1 + g1 * load(scaled, c + size)
                 b0, b1 = b0 + g0 * load(scaled, c + 2 * size), b1 + g1 * load(scaled, c + 2 * size)
                 c0, c1 = c0 + g0 * load(scaled, c + 3 * size), c1 + g1 * load(scaled, c + 3 * size)
+                d0, d1 = d0 + g0 * load(scaled, c + 4 * size), d1 + g1 * load(scaled, c + 4 * size)
         v0, v1 = splat(1.0) / n0, splat(1.0) / n1
         store(out, 16 * i, s0 * v0)
         store(out, 16 * i + 16, s1 * v1)
-        worst = larger(worst, (a0 * a0 + b0 * b0 + c0 * c0) * v0 * v0)
-        worst = larger(worst, (a1 * a1 + b1 * b1 + c1 * c1) * v1 * v1)
+        worst = larger(worst, (a0 * a0 + b0 * b0 + c0 * c0 + d0 * d0) * v0 * v0)
+        worst = larger(worst, (a1 * a1 + b1 * b1 + c1 * c1 + d1 * d1) * v1 * v1)
     worst, known = worst * np.float32(ERRORS), load(error, 0)
     store(error, 0, choose(worst > known, worst, known))  # an error that is not a number stays
 

@@ -39,7 +39,7 @@ from .numba_rows_newton import (
     scale,
     staircase,
 )
-from .numba_rows_read import at_best, covariances, means, pulled, tensions
+from .numba_rows_read import BEFORE_LASTS, LASTS, at_best, covariances, means, pulled, tensions
 from .numba_rows_sources import padded, range_of, sort_places
 from .numba_rows_work import (
     AT,
@@ -175,7 +175,7 @@ def pull_rows(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F32, l
 
     ``last`` is empty where there is no rule; ``whole`` and ``size`` say how a state looks, see ``state_parts``.
     """
-    stride, lasts = padded(K), 3 if len(last) > 0 else 0
+    stride, lasts = padded(K), LASTS if len(last) > 0 else 0
     state64, state_int = state32.view(np.float64), state32.view(np.int32)
     at32, at_int, _ = state_parts(n, K, whole)
     k = workspace(n, K)
@@ -194,7 +194,7 @@ def pull_rows(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F32, l
             span = abs(k.k32[PHI, K - 1] - k.k32[PHI, 0])
         if first_one or steps[2] > 0:
             for j in range(lasts):
-                copied(last[row * steps[2] + (3 + j) * K :], k.last[j * stride : j * stride + K])
+                copied(last[row * steps[2] + (BEFORE_LASTS + j) * K :], k.last[j * stride : j * stride + K])
         first_one = False
         e = np.float64(eps[row * steps[3]])
         first, final = outermost(k, K, lasts > 0)

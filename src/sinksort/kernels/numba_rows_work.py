@@ -9,6 +9,7 @@ import numpy as np
 from .numba_compile import borrowing, exact
 from .numba_maths import F32, F64, I32, I64, copied, in_lines
 from .numba_rows_grid import BEYOND, PER_CELL, hats, lay_grid, locate, masses, moments, occupied_nodes
+from .numba_rows_read import LASTS
 from .numba_rows_sources import padded
 from .numba_simd import load, root, splat, store
 from .numba_sort import sort_state
@@ -34,7 +35,7 @@ class Work(NamedTuple):
     k32: F32
     k64: F64
     k_int: I64
-    last: F32  #: (3 K)
+    last: F32  #: (LASTS K)
     small: F32  #: (9 K + 256)
     in_cells: F32  #: (PER_CELL N)
     moments: F64  #: (PER_CELL N)
@@ -51,7 +52,7 @@ def workspace(n: int, K: int) -> Work:
     A grid of few nodes then touches little of what there is for as many sources as values.
     """
     N, stride = padded(n), padded(K)
-    k32, k64, k_int, last = 11 * stride, 4 * stride, 6 * stride, 3 * stride
+    k32, k64, k_int, last = 11 * stride, 4 * stride, 6 * stride, LASTS * stride
     small, n32, in_cells, parts = 9 * stride + 256, 16 * N, PER_CELL * N, 2 * N + 16 * stride
     single = in_lines(k32 + last + small + n32 + in_cells + parts + 2 * stride * N + stride * stride, np.float32)
     double = in_lines(k64 + 4 * N + PER_CELL * N, np.float64)
