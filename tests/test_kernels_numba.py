@@ -17,6 +17,7 @@ from sinksort.rules import gauss_rule
 
 numba = pytest.importorskip("numba")
 numba_rows = pytest.importorskip("sinksort.kernels.numba_rows")
+numba_runtime = pytest.importorskip("numba.core.runtime")
 
 REFERENCE = sinksort.Newton(compress=False)
 ACCEPTED = 5e-6
@@ -441,3 +442,23 @@ def test_rows_of_two_values_are_not_taken_for_smooth(n, eps):
     ranks = sinksort.soft_rank(x, eps=eps, backend="numba")
     true = sinksort.soft_rank(x.double(), eps=eps, solver=REFERENCE, backend="torch")
     assert (ranks - true).abs().max() <= 1e-6 * n
+
+
+@pytest.mark.parametrize(("rows", "n"), [(19, 10), (19, 90), (3, 300), (2, 1000)])
+@pytest.mark.parametrize("eps", [1e-2, 1e-3])
+def test_kernels_keep_no_memory(rows, n, eps):
+    """Functions that count no references (``numba_compile.borrowing``) would leak an array that somebody returned."""
+    numba_runtime._nrt_python.memsys_enable_stats()
+    x = torch.randn(rows, n, generator=torch.Generator().manual_seed(n)).relu()
+    x[0, 0] = torch.nan
+    x.requires_grad_()
+
+    def held():
+        made = numba_runtime.rtsys.get_allocation_stats()
+        return made.mi_alloc - made.mi_free
+
+    before = held()
+    for _ in range(2):
+        sinksort.soft_rank(x, eps=eps, backend="numba").sum().backward()
+    assert numba_runtime.rtsys.get_allocation_stats().mi_alloc > 0
+    assert held() == before
