@@ -177,6 +177,28 @@ def measure(options: argparse.Namespace, peers: list[Peer], means: Means, kept: 
     return entries
 
 
+def earlier(stem: Path, about: dict[str, str]) -> dict[str, Any] | None:
+    """The results that exist, if they are of the same kind of machine.
+
+    A remark in brackets on what was measured before, as in "2 threads used (in part: 8)", makes no difference.
+    """
+    path = stem.with_suffix(".json")
+    if not path.exists():
+        return None
+    before: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    differ = [
+        f"{name} is {about.get(name)!r} and was {was!r}"
+        for name, was in before["about"].items()
+        if about.get(name) != was.partition(" (\\*")[0]
+    ]
+    if differ or about.keys() != before["about"].keys():
+        raise SystemExit(
+            f"--add: {path.name} is of another machine or other versions ({'; '.join(differ)}); leave --add out to "
+            "measure all of it, or give the new results another --name."
+        )
+    return before
+
+
 def added(before: list[dict[str, Any]], now: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Cells and contestants of both, as they are now where they are in both; what is not is marked."""
     found: dict[tuple[str, float], dict[str, Any]] = {}
@@ -214,6 +236,7 @@ def main(given: list[str] | None = None) -> None:
     peers, missing = contestants(options.peers, site)
     memory = int(1e9 * options.memory) if options.memory else free_memory() // 3
     about = machine(torch.device(options.device))
+    before = earlier(stem, about) if options.add else None  # if they don't go together, nothing is measured
     setting = {
         "about": about, "peers": [peer.name for peer in peers], "rounds": options.rounds, "limit": options.limit,
     }  # fmt: skip
@@ -229,12 +252,10 @@ def main(given: list[str] | None = None) -> None:
         "memory": memory if options.device == "cpu" else None, "missing": missing,
         "cells": [cell.key for cell in options.cells],
     }  # fmt: skip
-    if options.add and stem.with_suffix(".json").exists():
-        before = json.loads(stem.with_suffix(".json").read_text(encoding="utf-8"))
-        if before["about"] != about:
-            raise SystemExit(f"--add: {stem.name}.json is of another machine or other versions; leave --add out.")
+    if before is not None:
         entries = added(before["entries"], entries)
         settings["cells"] = list(dict.fromkeys([*before["settings"].get("cells", ()), *settings["cells"]]))
+        about = before["about"]
     measured = {"about": about, "settings": settings, "entries": entries}
     write_whole(stem.with_suffix(".json"), json.dumps(measured, indent=1) + "\n")
     print(write(measured, stem))

@@ -196,6 +196,27 @@ def test_report_names_the_best_peer_and_prints_no_time_behind_a_failed_gate(benc
     assert "\n| sinksort |" not in text
 
 
+def test_results_of_another_machine_are_not_added_to_and_nothing_is_measured(bench, tmp_path, monkeypatch):
+    monkeypatch.setattr(bench.versus, "measure", lambda *_: pytest.fail("measured what can't be written"))
+    path = tmp_path / "versus_mine.json"
+    command = ["--add", "--name", "mine", "--out", str(tmp_path), "--peers", "copy", "--cells", "rank-1x10"]
+    about = bench.versus.machine(torch.device("cpu"))
+    path.write_text(json.dumps({"about": {**about, "torch": "1.0"}, "settings": {}, "entries": []}))
+    expected = r"--add: versus_mine\.json is of another machine .*torch is '.*' and was '1\.0'.*leave --add out"
+    with pytest.raises(SystemExit, match=expected):
+        bench.versus.main(command)
+
+
+def test_a_remark_on_what_was_measured_before_is_no_other_machine(bench, tmp_path):
+    about = {"cpu": "some, 2 threads used", "torch": "2.13"}
+    before = {"about": {**about, "cpu": "some, 2 threads used (\\* in part: 8)"}, "settings": {}, "entries": []}
+    assert bench.versus.earlier(tmp_path / "versus_mine", about) is None  # there are none
+    (tmp_path / "versus_mine.json").write_text(json.dumps(before))
+    assert bench.versus.earlier(tmp_path / "versus_mine", about) == before
+    with pytest.raises(SystemExit, match="cpu is 'some, 8 threads used' and was"):
+        bench.versus.earlier(tmp_path / "versus_mine", {**about, "cpu": "some, 8 threads used"})
+
+
 def test_results_can_be_added_to_and_what_stays_is_marked(bench):
     before = [
         {"cell": "rank-128x100", "eps": 0.01, "records": {"sinksort": _record(0.003), "OTT (unrolled)": _record(0.9)}},
