@@ -11,6 +11,7 @@ from torch import Tensor
 
 import sinksort
 from sinksort import streaming
+from sinksort.streaming.fingerprint import Fingerprint
 from tests.inputs import KINDS, table
 
 N = 3000
@@ -179,7 +180,25 @@ def test_other_wrong_arguments() -> None:
         streaming.soft_quantile(x, 1.5)
 
 
-def test_chunks_that_change_between_passes_are_noticed() -> None:
+# ---- chunks that change between passes
+
+
+class Changing:
+    """A function of chunks that brings other chunks in each pass; the last ones again and again."""
+
+    def __init__(self, *passes: list[Tensor] | list[tuple[Tensor, Tensor]]) -> None:
+        self.passes, self.count = passes, 0
+
+    def __call__(self) -> Iterator[Tensor | tuple[Tensor, Tensor]]:
+        self.count += 1
+        return iter(self.passes[min(self.count, len(self.passes)) - 1])
+
+
+def drawn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def test_chunks_that_grow_between_passes_are_noticed() -> None:
     growing = [torch.randn(N)]
 
     def chunks() -> Iterator[Tensor]:
@@ -188,3 +207,111 @@ def test_chunks_that_change_between_passes_are_noticed() -> None:
 
     with pytest.raises(RuntimeError, match="chunks must hold the same values in every pass, but there were 3010"):
         streaming.soft_quantile(chunks, 0.5)
+
+
+@pytest.mark.parametrize("n", [N, 5])
+def test_chunks_that_shrink_between_passes_are_noticed(n: int) -> None:
+    x = drawn(n)
+    with pytest.raises(RuntimeError, match=f"but there were {n} in a row and then {n - 1}; do not append"):
+        streaming.soft_median(Changing([x], [x[:-1]]))
+
+
+CHANGED = r"the same values in every pass, but of the first \d+ in a row some were different .* shuffle=False"
+
+
+@pytest.mark.parametrize("n", [N, 5])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x: x + 8,
+        lambda x: x.flip(-1),
+        lambda x: torch.cat([x[..., 1:2], x[..., :1], x[..., 2:]], dim=-1),
+        lambda x: torch.cat([x[..., :-1], x[..., -1:].nextafter(torch.tensor(math.inf))], dim=-1),
+        lambda x: torch.cat([x[..., :-1], torch.full_like(x[..., -1:], math.nan)], dim=-1),
+    ],
+    ids=["shifted", "reversed", "two swapped", "one rounding of one value", "one missing"],
+)
+def test_other_values_in_the_second_pass_are_noticed(n: int, change: Callable[[Tensor], Tensor]) -> None:
+    x = drawn(n)
+    for other in (cut(change(x), 2), cut(change(x), 1, 3)):
+        with pytest.raises(RuntimeError, match=CHANGED):
+            streaming.soft_median(Changing(cut(x, 2), other))
+        with pytest.raises(RuntimeError, match=CHANGED):
+            list(streaming.soft_rank(Changing(cut(x, 2), cut(x, 2), other)))
+        with pytest.raises(RuntimeError, match=CHANGED):
+            list(streaming.soft_topk_mask(Changing(cut(x, 2), cut(x, 2), other), 2))
+
+
+def test_rows_that_change_places_are_noticed() -> None:
+    x = drawn(2, N)
+    with pytest.raises(RuntimeError, match=CHANGED):
+        streaming.soft_median(Changing([x], [x.flip(0)]))
+
+
+def test_other_weights_are_noticed() -> None:
+    x, w = drawn(N), drawn(N, seed=1).abs()
+    streaming.soft_median(Changing([(x, w)], [(x.clone(), w.clone())]))
+    with pytest.raises(RuntimeError, match=CHANGED):
+        streaming.soft_median(Changing([(x, w)], [(x, w.roll(1))]))
+    with pytest.raises(
+        RuntimeError, match=r"but there were rows \(\) of torch.float32 with weights and then rows \(\) "
+    ):
+        streaming.soft_median(Changing([(x, w)], [x]))
+
+
+def test_other_dtypes_and_rows_are_noticed() -> None:
+    x = drawn(2, N)
+    with pytest.raises(RuntimeError, match=r"rows \(2,\) of torch.float32 and then rows \(2,\) of torch.float64"):
+        streaming.soft_median(Changing([x], [x.double()]))
+    with pytest.raises(RuntimeError, match=r"rows \(2,\) of torch.float32 and then rows \(\) of torch.float32"):
+        streaming.soft_median(Changing([x], [x[0]]))
+
+
+def test_no_answer_is_given_for_a_chunk_that_has_changed() -> None:
+    x = drawn(N)
+    changed = cut(x, 1000, 1000)
+    changed[1] = changed[1].flip(0)
+    ranks = streaming.soft_rank(Changing(cut(x, 1000, 1000), cut(x, 1000, 1000), changed))
+    next(ranks)
+    with pytest.raises(RuntimeError, match="but of the first 2000 in a row some were different"):
+        next(ranks)
+
+
+def test_the_same_values_in_other_chunks_are_the_same() -> None:
+    """Zero with either sign is one value, and so is what is missing, whatever its bits."""
+    x = drawn(2, N)
+    x[0, 7], x[1, 2000] = 0.0, math.nan
+    again = x.clone()
+    again[0, 7] = -0.0
+    again[1, 2000] = torch.tensor(-1234567, dtype=torch.int32).view(torch.float32)
+    assert again[1, 2000].isnan()
+    strided = torch.empty(N, 2).t().copy_(again)
+    passes = Changing(cut(x, 1000), cut(again, 0, 5, 1500), cut(strided, 17))
+    ranks = torch.cat(list(streaming.soft_rank(passes)), dim=-1)
+    torch.testing.assert_close(ranks, sinksort.soft_rank(x), rtol=0, atol=N * 1e-5, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_fingerprints(dtype: torch.dtype) -> None:
+    """They do not depend on the chunks, and no two of some hundred different rows have the same."""
+
+    def fingerprint(*chunks: Tensor) -> tuple[int, ...]:
+        seen = Fingerprint()
+        for x in chunks:
+            seen.add(x)
+        return seen.told()
+
+    x = drawn(3, 50, dtype=torch.float64).to(dtype)
+    assert len({fingerprint(*x.split(size, dim=-1)) for size in (1, 7, 49, 50)}) == 1
+    whole = torch.arange(300, dtype=torch.float64).remainder(16).to(dtype)  # few different values, with few bits set
+    orders = [whole[torch.randperm(300, generator=torch.Generator().manual_seed(seed))] for seed in range(500)]
+    told = [fingerprint(order) for order in orders]
+    assert len({count_and_sum[:2] for count_and_sum in told}) == 1
+    assert len(set(told)) == len({tuple(order.tolist()) for order in orders})
+    swapped = set()
+    for i in range(30):
+        for j in range(i):
+            other = whole[:30].clone()
+            other[[i, j]] = other[[j, i]]
+            swapped.add((tuple(other.tolist()), fingerprint(other)))
+    assert len({values for values, _ in swapped}) == len({seen for _, seen in swapped}) == len(swapped)

@@ -13,6 +13,7 @@ from .._checks import require_floating
 from ..places import Places
 from ..pooled import summed_up
 from ..squash import Squash, require_squash
+from .fingerprint import Fingerprint
 
 Chunk: TypeAlias = "Tensor | tuple[Tensor, Tensor]"
 Chunks: TypeAlias = "Iterable[Chunk] | Callable[[], Iterable[Chunk]]"
@@ -24,7 +25,8 @@ class Source:
     def __init__(self, chunks: Chunks, squash: Squash) -> None:
         require_squash(squash)
         self._chunks, self._squash, self.n, self.weighted = chunks, squash, 0, False
-        summary, first = None, None
+        summary, first, seen = None, None, Fingerprint()
+        self._seen: dict[int, tuple[int, ...]] = {}  #: what the first pass had brought after each of its chunks
         for x, w in self._read():
             if first is None:
                 first, self.weighted = x, w is not None
@@ -34,6 +36,8 @@ class Source:
                     f"got {tuple(first.shape)} of {first.dtype} and then {tuple(x.shape)} of {x.dtype}."
                 )
             self.n += x.shape[-1]
+            seen.add(x, w)
+            self._seen[seen.count] = seen.told()
             here, _ = summed_up(*_rows(x, w), squash)
             summary = here if summary is None else summary.plus(here)
         if first is None or summary is None or self.n == 0:
@@ -45,15 +49,30 @@ class Source:
         self._plain = not self.weighted and isinstance(squash, str) and not summary.signs.any()
 
     def passing(self) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """One more pass: values (..., c) and weights. They must be as many as in the first."""
-        n = 0
+        """One more pass: values (..., c) and weights. They must be those of the first pass.
+
+        Wherever a chunk ends where one ended in the first pass, that is found out before the chunk is given out.
+        """
+        seen = Fingerprint()
         for x, w in self._read():
-            n += x.shape[-1]
+            if (x.shape[:-1], x.dtype, w is not None) != (self.batch, self.dtype, self.weighted):
+                raise _changed(
+                    f"there were rows {tuple(self.batch)} of {self.dtype}{' with weights' * self.weighted} and then "
+                    f"rows {tuple(x.shape[:-1])} of {x.dtype}{' with weights' * (w is not None)}"
+                )
+            seen.add(x, w)
+            self._compare(seen)
             yield x, w
-        if n != self.n:
-            raise RuntimeError(
-                f"chunks must hold the same values in every pass, but there were {self.n} in a row and then {n}; "
-                "do not append while they are read, and do not drop or shuffle values between chunks at random."
+        if seen.count != self.n:
+            raise _changed(f"there were {self.n} in a row and then {seen.count}")
+
+    def _compare(self, seen: Fingerprint) -> None:
+        if seen.count > self.n:
+            raise _changed(f"there were {self.n} in a row and then {seen.count} or more")
+        expected = self._seen.get(seen.count)
+        if expected is not None and expected != seen.told():
+            raise _changed(
+                f"of the first {seen.count} in a row some were different in a later pass, or came in another order"
             )
 
     def _read(self) -> Iterator[tuple[Tensor, Tensor | None]]:
@@ -81,6 +100,14 @@ class Source:
         """Of one chunk, and the unit of its moments."""
         x, w = _rows(x, w)
         return self.summary.places(x, w, self._squash, plain=self._plain and x.shape[-1] > 0)
+
+
+def _changed(how: str) -> RuntimeError:
+    return RuntimeError(
+        f"chunks must hold the same values in every pass, but {how}; do not append while they are read, and do not "
+        "drop, shuffle or draw values at random: a data loader needs shuffle=False, and a function that draws values "
+        "needs the same seed each time."
+    )
 
 
 def _rows(x: Tensor, w: Tensor | None) -> tuple[Tensor, Tensor | None]:
