@@ -382,7 +382,7 @@ OUTER = "from .numba_inner import exact, inner\n\n@exact\ndef outer(x):\n    ret
 def write_two_functions(package: Path) -> Path:
     """Compiled as kernels are. Returns the file of the one that the other calls."""
     package.mkdir()
-    for name in ("numba_compile.py", "numba_parts.py"):
+    for name in ("cache.py", "numba_cache.py", "numba_compile.py", "numba_parts.py"):
         (package / name).write_text(Path(numba_rows.__file__).with_name(name).read_text())
     (package / "numba_outer.py").write_text(OUTER)
     (package / "numba_inner.py").write_text(INNER)

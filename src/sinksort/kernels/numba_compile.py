@@ -1,7 +1,7 @@
 """How functions become machine code: compiled once for a machine, kept in a file, and without the interpreter's lock.
 
-Compiled code contains the functions it calls and the constants it uses, wherever they are defined, while Numba looks
-for changes only in the file of the function itself. So what is kept on disk is kept for the sources of all kernels.
+Compiled code contains the functions it calls and the constants it uses, wherever they are defined. So what is kept on
+disk (see ``numba_cache``) is kept for the sources of all kernels.
 
 A function is compiled once for every combination of types that it is called with. For Numba 0 and False are types of
 their own, but not in calls of one function here by another, where kernels are compiled in parts: see ``numba_parts``.
@@ -19,6 +19,8 @@ from typing import Any, TypeVar, cast
 import numba
 from numba import njit
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
+
+from .numba_cache import KernelCache
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -76,14 +78,12 @@ def compiled(*may: str, counts: bool = True) -> Callable[[_F], _F]:
     options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": set(may), "_nrt": counts}
 
     def decorate(function: _F) -> _F:
-        try:
-            kernel: Any = njit(cache=True, pipeline_class=_WHOLE, **options)(function)
-            kept = kernel._cache._cache_file
-            kept._source_stamp = f"{kept._source_stamp} {_SOURCES}"
-            _KEPT[:] = [kernel._cache.cache_path]
-        except (AttributeError, RuntimeError):  # another Numba, or nowhere to keep anything: compile every time
-            kernel = njit(pipeline_class=_WHOLE, **options)(function)
-        if _PART is not None and hasattr(kernel, "py_func"):  # which it has not if Numba was told to compile nothing
+        kernel: Any = njit(pipeline_class=_WHOLE, **options)(function)
+        if not hasattr(kernel, "py_func"):  # Numba was told to compile nothing
+            return function
+        kernel._cache = kept = KernelCache(function, _SOURCES)
+        _KEPT[:] = [kept.cache_path] if kept.cache_path else []
+        if _PART is not None:
             give_part(kernel, _PART, options)
         return cast("_F", kernel)
 

@@ -20,6 +20,8 @@ import torch
 import triton
 from torch import Tensor
 
+from .triton_cache import kept_with_checksums
+
 try:
     from triton.knobs import runtime as _runtime
 except ImportError:  # Triton 3.3 has its hooks elsewhere
@@ -89,7 +91,8 @@ class Recorder:
         self, kernel: Any, programs: int, args: tuple[Any, ...], constants: dict[str, Any], options: dict[str, Any]
     ) -> None:
         options = {**options, "enable_fp_fusion": True}  # the default of Triton up to 3.9
-        compiled = kernel[(programs,)](*args, **constants, **options)
+        with kept_with_checksums():
+            compiled = kernel[(programs,)](*args, **constants, **options)
         self._made.append((compiled, programs, args, [constants[name] for name in kernel.arg_names[len(args) :]]))
 
     def record(self) -> Record | None:
