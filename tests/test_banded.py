@@ -11,6 +11,7 @@ from sinksort import refine
 from sinksort.banded import Band, Staircase, smooth_widths
 from sinksort.banded_factor import BlockFactor
 from sinksort.banded_plan import BandedPlan
+from sinksort.grid import Grid
 from sinksort.rules import Rule
 from sinksort.solvers.start import staircase_potentials
 from tests.inputs import KINDS, table, values
@@ -178,6 +179,19 @@ def test_sorts_and_payloads(n: int, eps: float) -> None:
             assert ((ours.double() - truth).abs() <= tolerance * size).all()
             (grad,) = torch.autograd.grad((ours.double() * direction).sum(), x)
             assert close(grad, true_grad, grad_tol)
+
+
+def test_a_density_is_as_rough_as_the_whole_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The estimate that decides how fine a grid of targets must be does not depend on how a plan is held."""
+    x, grid, found = seeded(300), Grid(64, 4), []
+    for banded_from in (1, 1 << 60):
+        monkeypatch.setattr(refine, "_BANDED", banded_from)
+        (part,) = sinksort.smooth_transport(x, eps=5e-3)._parts
+        assert isinstance(part.plan, BandedPlan) == (banded_from == 1)
+        found.append(part.density(grid.nodes(x)).roughness(grid))
+    band, whole = found
+    assert whole.amax() > 1e-7
+    torch.testing.assert_close(band, whole, rtol=0.05, atol=1e-3 * whole.amax().item())
 
 
 # ---- derivatives

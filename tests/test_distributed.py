@@ -228,6 +228,18 @@ def test_few_values_are_exactly_as_in_one_process(team: Team, name: str) -> None
         torch.testing.assert_close(mine, truth, rtol=1e-12, atol=1e-12 * truth.abs().max().item())
 
 
+def no_rows(rank: int, size: int, name: str, n: int) -> tuple[int, ...]:
+    return tuple(ask(spread, name, torch.empty(0, n, dtype=torch.float64), eps=torch.empty(0)).shape)
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_a_batch_without_rows_has_no_answers(team: Team, name: str) -> None:
+    """Of very many values, for which a grid would be chosen by the smallest eps: there is none."""
+    answers = team.run(no_rows, name, 3000)
+    raised(answers)
+    assert answers == [tuple(ask(sinksort, name, torch.empty(0, 3000), eps=torch.empty(0)).shape)] * 3
+
+
 def second_derivative(rank: int, size: int, name: str, x: Tensor, v: Tensor) -> Tensor:
     """Along v, of the squares of the answers; of a loss that the ranks share each has its part."""
     shard = x.chunk(size, -1)[rank].clone().requires_grad_()

@@ -124,6 +124,16 @@ CASES = {
         ValueError,
         "low and high must satisfy 0 <= low < high <= 1, got low = 0.9, high = 0.1",
     ),
+    "high beyond 1": (
+        lambda: losses.trimmed_loss(ROW, 0.1, 1.5),
+        ValueError,
+        "low and high must satisfy 0 <= low < high <= 1, got low = 0.1, high = 1.5; they are levels: low=0, high=0.9",
+    ),
+    "low below 0": (
+        lambda: losses.trimmed_loss(ROW, -0.1, 0.5),
+        ValueError,
+        "low and high must satisfy 0 <= low < high <= 1, got low = -0.1, high = 0.5",
+    ),
     "more blocks than losses": (
         lambda: losses.median_of_means(ROW, 7),
         ValueError,

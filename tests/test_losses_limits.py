@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -419,6 +420,15 @@ def test_conformal_quantile_is_the_ceil_n_plus_1_order_statistic(n, alpha):
     expected = np.quantile(scores, level, axis=-1, method="inverted_cdf")
     close(losses.conformal_quantile(scores, alpha), expected, 0)
     close(losses.soft_conformal_quantile(scores, alpha, eps=1e-6), expected, 1e-4)
+
+
+def test_soft_conformal_quantile_is_that_of_the_dense_problem():
+    x = np.random.default_rng(4).random(12)
+    r = math.ceil(13 * 0.8)
+    a, b = np.full(12, 1 / 12), np.array([r - 1.0, 1.0, 12.0 - r]) / 12
+    C = oracles.cost_matrix(oracles.squashed(x), oracles.grid(3))
+    expected = oracles.solve(C, a, b, 0.1).sorts(x)[1]
+    close(losses.soft_conformal_quantile(torch.tensor(x), 0.2), torch.tensor(expected), 1e-8)
 
 
 def test_conformal_quantile_covers_and_the_size_loss_counts_sets():

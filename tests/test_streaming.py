@@ -125,6 +125,22 @@ def test_infinite_and_missing_values() -> None:
     assert streaming.soft_median(cut(x[0], 7)) == math.inf
 
 
+def test_a_batch_without_rows_has_no_answers() -> None:
+    chunks = cut(torch.empty(0, N), 1000)
+    assert [ranks.shape for ranks in streaming.soft_rank(chunks)] == [(0, 1000), (0, N - 1000)]
+    assert streaming.soft_quantile(chunks, [0.1, 0.5]).shape == (2, 0)
+    assert [mask.shape for mask in streaming.soft_topk_mask(chunks, 3)] == [(0, 1000), (0, N - 1000)]
+
+
+def test_infinite_values_without_weight_are_part_of_no_average() -> None:
+    x = torch.randn(1, N, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    w = torch.rand(1, N, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    truth = sinksort.soft_quantile(x[:, 2:], [0.1, 0.9], weights=w[:, 2:], width=0.01)
+    x[0, 0], x[0, 1], w[0, :2] = math.inf, -math.inf, 0.0
+    chunks = list(zip(cut(x, 100, 2000), cut(w, 100, 2000), strict=True))
+    torch.testing.assert_close(streaming.soft_quantile(chunks, [0.1, 0.9], width=0.01), truth, rtol=0, atol=2e-9)
+
+
 def test_memory_does_not_grow_with_the_number_of_values() -> None:
     def chunks(count: int) -> Callable[[], Iterator[Tensor]]:
         def fresh() -> Iterator[Tensor]:

@@ -263,6 +263,6 @@ class BandedDensity:
 
             def one(blocks: slice) -> Tensor:
                 E = self._raw(blocks, *self.theta) * self.band.at_targets(1.0 / self.weighs, blocks, 0.0).unsqueeze(-2)
-                return grid.remainder(E).sum(-1) / grid.cells
+                return grid.remainder(E, self.band.real_target[blocks].unsqueeze(-2)).sum(-1) / grid.cells
 
             return self.band.over_blocks(one).unsqueeze(0)

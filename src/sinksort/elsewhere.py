@@ -77,7 +77,7 @@ def first_grid(eps: Tensor, dtype: torch.dtype, few: bool) -> tuple[int, int, in
     What is sent, or kept, shall be small, and a grid of high order needs far fewer cells. Between few targets far apart
     the plan changes within eps, not sqrt(eps).
     """
-    smallest = eps.detach().amin().item() if eps.numel() else 1.0
+    smallest = eps.detach().amin().item()
     cells, nodes = first_sizes(smallest, dtype)
     points = 8 if few else 4
     if dtype == torch.float64:

@@ -86,8 +86,8 @@ class Grid:
         """Values at the nodes (r, nodes) -> coefficients in every cell (r, p, cells)."""
         return torch.einsum("rkj,cj->rck", F.unfold(-1, self.points, 1), _lagrange(self.points).to(F))
 
-    def remainder(self, F: Tensor) -> Tensor:
-        """(..., cells): about how far interpolation of F (..., nodes) is off in each cell.
+    def remainder(self, F: Tensor, real: Tensor | None = None) -> Tensor:
+        """(..., cells): about how far interpolation of F (..., nodes) is off in each cell, between nodes that are real.
 
         The remainder of interpolation through p points is, in the middle cell, at most (1 3 5 ... (p-1))^2 / (2^p p!)
         times the p-th derivative; the larger of the two p-th differences that contain the cell stands for it.
@@ -95,8 +95,10 @@ class Grid:
         p = self.points
         odd = np.prod(np.arange(1, p, 2, dtype=float))
         constant = odd**2 / (2.0**p * np.prod(np.arange(1, p + 1, dtype=float)))
-        difference = constant * torch.nn.functional.pad(F.diff(n=p, dim=-1).abs(), (1, 1))
-        larger: Tensor = difference.unfold(-1, 2, 1).amax(-1)
+        difference = constant * F.diff(n=p, dim=-1).abs()
+        if real is not None:
+            difference = torch.where(real.unfold(-1, p + 1, 1).all(-1), difference, 0.0)
+        larger: Tensor = torch.nn.functional.pad(difference, (1, 1)).unfold(-1, 2, 1).amax(-1)
         return larger
 
 

@@ -87,8 +87,8 @@ class Call:
 
     @property
     def few(self) -> bool:
-        """Whether the values themselves are no more than what a grid would send."""
-        return self.n < FEW
+        """Whether the values themselves are no more than what a grid would send: few of them in a row, or no rows."""
+        return self.n < FEW or self.rows.shape[:-1].numel() == 0
 
     def whole(self) -> tuple[Tensor, Tensor | None]:
         """All values and weights, for rows that have few."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .. import operators as alone
-from ..elsewhere import FEW, in_order, refined
+from ..elsewhere import in_order, refined
 from ..operators.selecting import filler_weights, how_many, quantile_levels
 from ..problem import entropy
 from ..smooth import Part
@@ -32,7 +32,7 @@ def soft_rank(
     [tensor(1001.), tensor(1954.5286)]
     """
     source = Source(chunks, squash)
-    if source.n < FEW:
+    if source.few:
         x, w = _all(source)
         return _cut(source, alone.soft_rank(x, weights=w, descending=descending, eps=eps, squash=squash))
     parts, _ = _refined(source, eps, None)
@@ -57,7 +57,7 @@ def soft_quantile(
     """
     source = Source(chunks, squash)
     levels = quantile_levels(q, width, source.device)
-    if source.n < FEW:
+    if source.few:
         x, w = _all(source)
         return alone.soft_quantile(x, q, width=width, weights=w, eps=eps, squash=squash)
     count = source.summary.count
@@ -97,7 +97,7 @@ def soft_topk_mask(
     [tensor([0., 1.]), tensor([0., 1.])]
     """
     source = Source(chunks, squash)
-    if source.n < FEW:
+    if source.few:
         x, w = _all(source)
         return _cut(source, alone.soft_topk_mask(x, k, largest=largest, weights=w, eps=eps, squash=squash))
     count = source.summary.count.reshape(*source.batch, 1)

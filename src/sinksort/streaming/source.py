@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .._checks import require_floating
+from ..elsewhere import FEW
 from ..places import Places
 from ..pooled import summed_up
 from ..squash import Squash, require_squash
@@ -47,6 +48,11 @@ class Source:
         self.summary = summary
         self.batch, self.dtype, self.device = first.shape[:-1], first.dtype, first.device
         self._plain = not self.weighted and isinstance(squash, str) and not summary.signs.any()
+
+    @property
+    def few(self) -> bool:
+        """Whether all values may be held at once: there are few of them in a row, or no rows."""
+        return self.n < FEW or self.batch.numel() == 0
 
     def passing(self) -> Iterator[tuple[Tensor, Tensor | None]]:
         """One more pass: values (..., c) and weights. They must be those of the first pass.
