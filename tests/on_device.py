@@ -59,6 +59,50 @@ def against_the_cpu(operator: Callable[[Tensor], Tensor], n: int, dtype: torch.d
         torch.testing.assert_close(there, here, rtol=0, atol=tolerance * scale)
 
 
+#: Rows (count, n) of a kind, by a generator. Faults of one row in a thousand need thousands of rows to be seen.
+KINDS: dict[str, Callable[[Tensor], Tensor]] = {
+    "normal": lambda x: x,
+    "softmax": lambda x: torch.softmax(3 * x, dim=-1),
+    "zeros and ones": lambda x: (x > 0).to(x),
+    "clusters": lambda x: (2 * x).round() + 1e-3 * x,
+    "lognormal": lambda x: (2 * x).exp(),
+}
+VALUES: dict[str, Callable[..., Tensor]] = {
+    **{
+        f"top-{k} values": lambda x, k=k, **options: sinksort.soft_topk(x, k, **options).values for k in (1, 2, 3, 4, 7)
+    },
+    **{f"{m} targets": lambda x, m=m, **options: sinksort.soft_sort(x, num_targets=m, **options) for m in (3, 4, 5)},
+    "quantile": lambda x, **options: sinksort.soft_quantile(x, 0.3, **options),
+    "sort": sinksort.soft_sort,
+}
+
+
+def many_rows(operator: Callable[..., Tensor], kind: str, n: int, eps: float, device: str) -> None:
+    """Every one of many rows against the reference in double precision on the same device.
+
+    Values to 1e-5 of the range of the row, gradients to 1e-3 of the larger of the row's largest and 1e-3 of the
+    largest cotangent.
+    """
+    count = min(4000, 400_000 // n)
+    x = KINDS[kind](torch.randn(count, n, generator=torch.Generator().manual_seed(n))).to(device)
+    found = []
+    for leaf, backend in ((x, "auto"), (x.double(), "torch")):
+        leaf.requires_grad_()
+        answer = operator(leaf, eps=eps, backend=backend)
+        c = torch.randn(answer.shape, generator=torch.Generator().manual_seed(0)).to(device)
+        (gradient,) = torch.autograd.grad((answer * c.to(answer)).sum(), leaf)
+        found.append((answer.detach().double().reshape(count, -1), gradient.double()))
+    (values, gradient), (true_values, true_gradient) = found
+    span = (x.amax(-1, keepdim=True) - x.amin(-1, keepdim=True)).detach().double()
+    size = true_gradient.abs().amax(-1, keepdim=True).clamp(min=1e-3 * c.abs().max().item())
+    wrong = ~((values - true_values).abs() <= 1e-5 * span).all(-1)
+    steep = ~((gradient - true_gradient).abs() <= 1e-3 * size).all(-1)
+    assert not wrong.any() and not steep.any(), (
+        f"{int(wrong.sum())} values and {int(steep.sum())} gradients of {count} rows are wrong, "
+        f"first those of rows {torch.nonzero(wrong | steep).flatten()[:5].tolist()}"
+    )
+
+
 def all_of_them(rank: int, size: int, x: Tensor, device: str) -> tuple[Tensor, ...]:
     shard = x.tensor_split(size, dim=-1)[rank].to(device).requires_grad_()
     weights = torch.ones_like(shard.detach())
@@ -119,6 +163,11 @@ def cases(device: str) -> Iterator[Case]:
         for n in SIZES:
             for dtype in (torch.float32, torch.float64):
                 yield f"{name}, n = {n:,}, {dtype}", lambda o=operator, n=n, d=dtype: against_the_cpu(o, n, d, device)
+    for name, operator in VALUES.items():
+        for kind in KINDS:
+            for n, eps in ((10, 2e-4), (20, 1e-2), (20, 1e-3), (100, 1e-3), (100, 1e-4), (500, 1e-2)):
+                described = f"many rows: {name}, {kind}, n = {n}, eps = {eps:g}"
+                yield described, lambda o=operator, k=kind, n=n, e=eps: many_rows(o, k, n, e, device)
     for setup in setups(device):
         yield "distributed: {} on {}, {} processes".format(*setup), lambda s=setup: in_processes(*s)
 

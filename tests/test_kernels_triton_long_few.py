@@ -158,3 +158,36 @@ def test_infinite_values_at_both_ends():
     assert kernels.push(quantile_ask(x)).out.isnan().all()
     ask, phi = mask_ask(x, 20)
     assert kernels.pull(ask, phi).out.isfinite().all()
+
+
+def normal_rows(n, rows):
+    return torch.randn(4000, n, generator=torch.Generator().manual_seed(1))[rows].to(DEVICE)
+
+
+def values_agree(x, b, eps, *, weights=torch.float64):
+    """Averages of four targets, and their gradient, against the reference."""
+    y = torch.linspace(0, 1, 4, device=DEVICE)
+    ask = Ask(x, None, y[None], torch.tensor([b], dtype=weights, device=DEVICE), eps, "sigmoid")
+    answer = kernels.push(ask)
+    wide = x.double().requires_grad_()
+    share = torch.tensor(b, dtype=torch.float64, device=DEVICE)
+    out = sinksort.soft_sort(wide, targets=y.double(), target_weights=share, eps=eps, backend="torch")
+    c = random(*out.shape)
+    (true,) = torch.autograd.grad(out, wide, c.double())
+    span = x.amax(-1, keepdim=True) - x.amin(-1, keepdim=True)
+    assert ((answer.out - out).abs() <= 1e-6 * span).all()
+    assert gradients_agree(kernels.push_backward(ask, answer.state, c), true, scale=1e-3 * c.abs().max().item()).all()
+
+
+class TestFourTargets:
+    def test_pairs_of_targets_that_hardly_share_a_value(self):
+        """Many values lie inside {0, 1} and inside {2, 3}, and hardly any between: these rows were once NaN, or wrong."""
+        values_agree(normal_rows(20, [24, 33, 35, 43, 208, 1028]), [0.25] * 4, 1e-3)
+
+    def test_weights_in_single_precision_say_what_they_round(self):
+        """0.01 is no number, and the row can be cut where 0.01 would be: that is where it is cut."""
+        values_agree(normal_rows(100, [1, 3, 5]), [0.97, 0.01, 0.01, 0.01], 1e-4, weights=torch.float32)
+
+    def test_gradients_of_rows_with_ties(self):
+        """Nearly all of a gradient cancels where all values are zero or one."""
+        values_agree((normal_rows(20, [0, 1, 4, 9, 29]) > 0).float(), [0.85, 0.05, 0.05, 0.05], 1e-4)

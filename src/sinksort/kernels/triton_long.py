@@ -37,6 +37,8 @@ _SHARED_TILE, _SHARED_WARPS = 2048, 16  #: of those that several programs share
 _MOST_SHARED, _MOST_EACH = 1 << 24, 1 << 20
 _FEW_PROGRAMS = 132  #: chunks of all rows, if targets are few: every program adds up what all of a row left
 _FEW_BLOCK = 1024
+#: Least eps at which gradients of averages are computed in single precision, if values are squashed.
+_LEAST_EPS_OF_SINGLES = 2e-3
 _PASSES = 9  #: over a row that is cut into chunks; five are ordinary
 
 
@@ -256,6 +258,7 @@ def _few_backward(ask: Ask, phi: Tensor, state: Tensor, w: Tensor | None) -> Ten
         return made[0]
     x, n, R, K = ask.x, ask.x.shape[1], len(ask.x), ask.y.shape[-1]
     push_, a, pulls = w is None, x if ask.a is None else ask.a, x if w is None else w
+    double = push_ and (isinstance(ask.eps, Tensor) or ask.squash is None or ask.eps < _LEAST_EPS_OF_SINGLES)
     eps, eps_rows, _ = _of_eps(ask)
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
 
@@ -269,7 +272,8 @@ def _few_backward(ask: Ask, phi: Tensor, state: Tensor, w: Tensor | None) -> Ten
             launch(
                 few_back.whole_back, R,
                 *arguments, out, n, triton.cdiv(n, _FEW_BLOCK),
-                K=K, KP=KP, SQUASH=code, WEIGHTED=weighted, EPS_ROWS=by_row, PUSH=push_, BLOCK=_FEW_BLOCK, num_warps=8,
+                K=K, KP=KP, SQUASH=code, WEIGHTED=weighted, EPS_ROWS=by_row, PUSH=push_, DOUBLE=double,
+                BLOCK=_FEW_BLOCK, num_warps=8,
             )  # fmt: skip
             return
         most = late.programs_of(x.device)
@@ -280,20 +284,22 @@ def _few_backward(ask: Ask, phi: Tensor, state: Tensor, w: Tensor | None) -> Ten
                 few_back.chunks_back, R * G,
                 *arguments, sums, launch.counters(R * exchange.COUNTERS.value), out, n, tiles, G, K=K, KP=KP,
                 GP=_room(x), SQUASH=code, WEIGHTED=weighted, EPS_ROWS=by_row, PUSH=push_,
-                BLOCK=_FEW_BLOCK, num_warps=_SHARED_WARPS,
+                DOUBLE=double, BLOCK=_FEW_BLOCK, num_warps=_SHARED_WARPS,
             )  # fmt: skip
             return
         launch(
             few_back.chunk_sums, R * G,
             *arguments, sums, n, tiles, G,
-            K=K, KP=KP, SQUASH=code, WEIGHTED=weighted, EPS_ROWS=by_row, PUSH=push_, BLOCK=_FEW_BLOCK, num_warps=8,
+            K=K, KP=KP, SQUASH=code, WEIGHTED=weighted, EPS_ROWS=by_row, PUSH=push_, DOUBLE=double,
+            BLOCK=_FEW_BLOCK, num_warps=8,
         )  # fmt: skip
         launch(
             few_back.chunk_write, R * G,
             *arguments, sums, out, n, tiles, G, K=K, KP=KP, GP=triton.next_power_of_2(G),
-            SQUASH=code, WEIGHTED=weighted, EPS_ROWS=by_row, PUSH=push_, BLOCK=_FEW_BLOCK, num_warps=8,
+            SQUASH=code, WEIGHTED=weighted, EPS_ROWS=by_row, PUSH=push_, DOUBLE=double,
+            BLOCK=_FEW_BLOCK, num_warps=8,
         )  # fmt: skip
 
     given = x, a, ask.y, ask.b, phi, eps_rows, state, pulls
-    launches(("few back", *_what(ask, push_)), given, (out,), eps, make, ask.known, changing)
+    launches(("few back", *_what(ask, push_, double)), given, (out,), eps, make, ask.known, changing)
     return out

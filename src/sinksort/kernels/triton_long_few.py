@@ -30,6 +30,10 @@ MEAN, STD, CONSTANT, WEIGHT, MOST, PSI, SUMS, AVERAGE, PRODUCTS = (
 )
 STATE = tl.constexpr(36)
 CONVERGED = tl.constexpr(2e-6)
+#: Conductance, relative to the weights it joins, below which rounding decides what flows: sums of singles leave 1e-8 of
+#: a flow. Without it potentials would differ by so much across such a link that single precision lost their other
+#: differences.
+FAINT = tl.constexpr(1e-10)
 
 
 @triton.jit
@@ -67,11 +71,13 @@ def largest(share: tl.tensor, KP: tl.constexpr) -> Any:
 
 
 @triton.jit
-def shares(xi: tl.tensor, psi: tl.tensor, y: tl.tensor, slope: tl.tensor, there: tl.tensor) -> Any:
-    """(K, values): p, in single precision, from double potentials."""
+def shares(
+    xi: tl.tensor, psi: tl.tensor, y: tl.tensor, slope: tl.tensor, there: tl.tensor, DT: tl.constexpr,
+) -> Any:  # fmt: skip
+    """Return p (K, values), in DT, from double potentials."""
     logit = psi[:, None] + y[:, None] * (slope * xi)[None, :]
     logit = tl.where(there[:, None], logit, -1e300)
-    e = tl.exp((logit - tl.max(logit, 0)[None, :]).to(tl.float32))
+    e = tl.exp((logit - tl.max(logit, 0)[None, :]).to(DT))
     return e * (1.0 / tl.sum(e, 0))[None, :]
 
 
@@ -118,7 +124,7 @@ def solved(matrix: tl.tensor, right: tl.tensor, share: tl.tensor, KP: tl.constex
     root = tl.sqrt(tl.where(there, share, 1.0))
     between = tl.where(same, 0.0, matrix)
     M = tl.where(same, tl.sum(between, 1)[:, None], -between) / (root[:, None] * root[None, :])
-    M += root[:, None] * root[None, :] + tl.where(same, 1e-13, 0.0)
+    M += root[:, None] * root[None, :] + tl.where(same, FAINT, 0.0)
     M = tl.where(there[:, None] & there[None, :], M, tl.where(same, 1.0, 0.0).to(tl.float64))
     r = tl.where(there, right / root, 0.0)
     for k in tl.static_range(KP):
@@ -273,7 +279,7 @@ def written(
     for tile in range(tiles):
         at = (g.to(tl.int64) * tiles + tile) * BLOCK + tl.arange(0, BLOCK)
         xi, _slope, _z = placed(load_row(x, row, at, x_row, x_step, n), mean, std, most, SQUASH, False)
-        value = tl.sum(shares(xi, psi, y, slope, there) * levels[:, None], 0)
+        value = tl.sum(shares(xi, psi, y, slope, there, tl.float32) * levels[:, None], 0)
         tl.store(out + row.to(tl.int64) * n + at, value.to(out.dtype.element_ty), mask=at < n)
 
 

@@ -45,8 +45,8 @@ def leave(counter: tl.tensor, G: tl.tensor) -> None:
 def together(
     v0: tl.tensor, v1: tl.tensor, v2: tl.tensor, v3: tl.tensor, v4: tl.tensor, v5: tl.tensor, v6: tl.tensor,
     v7: tl.tensor, v8: tl.tensor, v9: tl.tensor, v10: tl.tensor, v11: tl.tensor, v12: tl.tensor, v13: tl.tensor,
-    v14: tl.tensor, v15: tl.tensor, v16: tl.tensor, lines: tl.tensor, counter: tl.tensor, met: tl.tensor, G: tl.tensor,
-    COUNT: tl.constexpr, PP: tl.constexpr,
+    v14: tl.tensor, v15: tl.tensor, v16: tl.tensor, v17: tl.tensor, v18: tl.tensor, lines: tl.tensor,
+    counter: tl.tensor, met: tl.tensor, G: tl.tensor, COUNT: tl.constexpr, PP: tl.constexpr,
 ) -> Any:  # fmt: skip
     """Sums of the first COUNT numbers over all programs of a row, all double, and how often these have met."""
     mine, all_lines = own_line(lines, met, G)
@@ -63,7 +63,8 @@ def together(
         told = tl.where(i == 12, v12.to(tl.float64), tl.where(i == 13, v13.to(tl.float64), told))
         told = tl.where(i == 14, v14.to(tl.float64), tl.where(i == 15, v15.to(tl.float64), told))
     if COUNT > 16:
-        told = tl.where(i == 16, v16.to(tl.float64), told)
+        told = tl.where(i == 16, v16.to(tl.float64), tl.where(i == 17, v17.to(tl.float64), told))
+        told = tl.where(i == 18, v18.to(tl.float64), told)
     tl.store(mine + i, told, mask=i < COUNT)
     met = meet(counter, met, G)
     q = tl.arange(0, PP)
@@ -78,17 +79,17 @@ def together(
     u4, u5, u6, u7 = v4.to(tl.float64), v5.to(tl.float64), v6.to(tl.float64), v7.to(tl.float64)
     u8, u9, u10, u11 = v8.to(tl.float64), v9.to(tl.float64), v10.to(tl.float64), v11.to(tl.float64)
     u12, u13, u14, u15 = v12.to(tl.float64), v13.to(tl.float64), v14.to(tl.float64), v15.to(tl.float64)
-    u16 = v16.to(tl.float64)
+    u16, u17, u18 = v16.to(tl.float64), v17.to(tl.float64), v18.to(tl.float64)
     if COUNT > 4:
         u4, u5, u6, u7 = tl.load(total + 4), tl.load(total + 5), tl.load(total + 6), tl.load(total + 7)
     if COUNT > 8:
         u8, u9, u10, u11 = tl.load(total + 8), tl.load(total + 9), tl.load(total + 10), tl.load(total + 11)
         u12, u13, u14, u15 = tl.load(total + 12), tl.load(total + 13), tl.load(total + 14), tl.load(total + 15)
     if COUNT > 16:
-        u16 = tl.load(total + 16)
+        u16, u17, u18 = tl.load(total + 16), tl.load(total + 17), tl.load(total + 18)
     return (
         tl.load(total), tl.load(total + 1), tl.load(total + 2), tl.load(total + 3), u4, u5, u6, u7, u8, u9, u10, u11,
-        u12, u13, u14, u15, u16, met,
+        u12, u13, u14, u15, u16, u17, u18, met,
     )  # fmt: skip
 
 
@@ -99,8 +100,8 @@ def together4(
 ) -> Any:  # fmt: skip
     """``together`` for four numbers: double if anybody else has told some of it."""
     if PP > 1:
-        v0, v1, v2, v3, _4, _5, _6, _7, _8, _9, _10, _11, _12, _13, _14, _15, _16, met = together(
-            v0, v1, v2, v3, v0, v0, v0, v0, v0, v0, v0, v0, v0, v0, v0, v0, v0, lines, counter, met, G, 4, PP
+        v0, v1, v2, v3, _4, _5, _6, _7, _8, _9, _10, _11, _12, _13, _14, _15, _16, _17, _18, met = together(
+            v0, v1, v2, v3, v0, v0, v0, v0, v0, v0, v0, v0, v0, v0, v0, v0, v0, v0, v0, lines, counter, met, G, 4, PP
         )
     return v0, v1, v2, v3, met
 
@@ -112,8 +113,8 @@ def together7(
 ) -> Any:  # fmt: skip
     """The same for seven."""
     if PP > 1:
-        v0, v1, v2, v3, v4, v5, v6, _7, _8, _9, _10, _11, _12, _13, _14, _15, _16, met = together(
-            v0, v1, v2, v3, v4, v5, v6, v6, v6, v6, v6, v6, v6, v6, v6, v6, v6, lines, counter, met, G, 7, PP
+        v0, v1, v2, v3, v4, v5, v6, _7, _8, _9, _10, _11, _12, _13, _14, _15, _16, _17, _18, met = together(
+            v0, v1, v2, v3, v4, v5, v6, v6, v6, v6, v6, v6, v6, v6, v6, v6, v6, v6, v6, lines, counter, met, G, 7, PP
         )
     return v0, v1, v2, v3, v4, v5, v6, met
 

@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 
 from .triton_long_few import CONSTANT, MEAN, MOST, STD, WEIGHT
-from .triton_long_few_exchange import COUNTERS, LINE, LINES, moments_together, together7
+from .triton_long_few_exchange import COUNTERS, LINE, LINES, moments_together, nearest_together, together4, together7
 from .triton_long_maths import facts, is_finite, load_single, placed
 
 CLOSE = tl.constexpr(4.0)  #: width of a bracket at which Newton's method takes over, in logits
@@ -25,6 +25,7 @@ COUNTS = tl.constexpr(40)  #: of values below thresholds, at most: each leaves a
 ENOUGH = tl.constexpr(3e-4)  #: Newton's last step, in logits, whose error is its square
 NOTHING = tl.constexpr(1e-36)  #: share of all weight that is none
 ROUNDING = tl.constexpr(1e-15)  #: share of all weight that sums in double precision leave
+ROUNDING_OF_SINGLES = tl.constexpr(1.5e-7)  #: share of a target's weight that is unknown where weights are singles
 GONE = tl.constexpr(1e300)  #: size of the potential of a target that is not there
 
 
@@ -219,6 +220,13 @@ def counts_at(xi: tl.tensor, weight: tl.tensor, low: tl.tensor, part: tl.tensor)
 
 
 @triton.jit
+def _nearest(
+    down0: tl.tensor, up0: tl.tensor, sum0: tl.tensor, down1: tl.tensor, up1: tl.tensor, sum1: tl.tensor,
+) -> Any:  # fmt: skip
+    return tl.maximum(down0, down1), tl.minimum(up0, up1), sum0 + sum1
+
+
+@triton.jit
 def _cut(low: tl.tensor, high: tl.tensor, at: tl.tensor, count: tl.tensor, level: tl.tensor) -> Any:
     less = count < level
     return tl.where(less, tl.maximum(low, at), low), tl.where(less, high, tl.minimum(high, at))
@@ -231,10 +239,11 @@ def cut_at(
     above: tl.tensor, whole: tl.tensor, steepness: tl.tensor, lines: tl.tensor, counter: tl.tensor, met: tl.tensor,
     G: tl.tensor, HELD: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr, PP: tl.constexpr,
 ) -> Any:  # fmt: skip
-    """Near the value at which the weight of all values up to it reaches ``below``: to ``CLOSE`` / ``steepness``.
+    """Return where the hard sort cuts the row: where the weight of all smaller values reaches ``below``.
 
-    ``below`` and ``above`` are shares of all weight. The level is a little less, so that a value at which it is reached
-    exactly is found and not the next.
+    That is the middle of a gap if a split of the row has just this weight, and else near the value that is divided,
+    to ``CLOSE`` / ``steepness``. ``below`` and ``above`` are shares of all weight. The level is a little less, so that
+    a value at which it is reached exactly is found and not the next.
     """
     level = (below - 2e-7 * tl.minimum(below, above)) * whole
     low, high = least, most
@@ -269,18 +278,32 @@ def cut_at(
         low, high = _cut(low, high, begin + 6.0 * part, s6, level)
         low, high = _cut(low, high, begin + 7.0 * part, s7, level)
         done += 1
-    return 0.5 * (low + high), met
+    down = tl.full((BLOCK,), -float("inf"), tl.float64)
+    up = -down
+    reached = tl.zeros((BLOCK,), tl.float64)
+    for tile in range(tiles):
+        xi, weight = tile_of(places, a, a_row, a_step, n, row, tile, xi, weight, HELD, WEIGHTED, BLOCK)
+        counted, lower = weight > 0.0, xi <= high
+        down = tl.maximum(down, tl.where(counted & lower, xi, -float("inf")))
+        up = tl.minimum(up, tl.where(counted & (lower == 0), xi, float("inf")))
+        reached += tl.where(lower, weight.to(tl.float64), 0.0)
+    highest, lowest, total = tl.reduce((down, up, reached), 0, _nearest)
+    highest, lowest, met = nearest_together(highest, lowest, lines, counter, met, G, PP)
+    total, _1, _2, _3, met = together4(total, total, total, total, lines, counter, met, G, PP)
+    split = (total <= (below + 2e-7 * tl.minimum(below, above)) * whole) & is_finite(highest) & is_finite(lowest)
+    return tl.where(split, 0.5 * (highest + lowest), 0.5 * (low + high)), met
 
 
 @triton.jit
-def balance(out: tl.tensor, into: tl.tensor, missing: tl.tensor, whole: tl.tensor) -> Any:
-    """How far a target is from its weight: (left, right, log(left / right), 1 / d(that) but for the slope).
+def balance(out: tl.tensor, into: tl.tensor, missing: tl.tensor, whole: tl.tensor, unknown: tl.tensor) -> Any:
+    """Return how far a set of targets is from its weight: (left, right, log(left / right), 1 / d(that) but the slope).
 
-    ``out`` is what it gets from values that are better off elsewhere, ``into`` what its own values give away, and
-    ``missing`` what these fall short of its weight. All singles but ``missing``. Both sides are positive, and where a
-    plan is nearly hard they are tiny and exponential in the potential: their logarithms are nearly straight.
+    ``out`` is what the set gets from values that are better off elsewhere, ``into`` what its own values give away, and
+    ``missing`` what these fall short of its weight, nothing if that is at most ``unknown``. All are singles but
+    ``missing`` and ``unknown``. Both sides are positive, and where a plan is nearly hard they are tiny and exponential
+    in the potential: their logarithms are nearly straight.
     """
-    lacks = tl.where(tl.abs(missing) > whole * ROUNDING, missing, 0.0).to(tl.float32)
+    lacks = tl.where(tl.abs(missing) > tl.maximum(whole * ROUNDING, unknown), missing, 0.0).to(tl.float32)
     nothing = (whole * NOTHING).to(tl.float32)
     left = out + tl.maximum(-lacks, 0.0)
     right = into + tl.maximum(lacks, 0.0)

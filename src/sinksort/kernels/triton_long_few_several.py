@@ -3,8 +3,13 @@
 Unknown are potentials psi_j, in p_ij = softmax_j (psi_j + 2 y_j x~_i / eps). As with two targets, ``balance`` says for
 each how far it is from its weight: A_j is what it gets from values that are better off elsewhere, B_j what its own give
 away, and left_j = right_j is solved in logarithms. Newton's matrix is that of an electric network, W_jk = sum_i a_i
-p_ij p_ik between nodes j and k, and is eliminated without subtractions. One equation follows from the others: that of
-the node where most flows is left out, in whose rounding those of the others could be lost.
+p_ij p_ik between nodes j and k, and is eliminated without subtractions.
+
+Each equation says that a set of targets gets what it weighs. One of the four targets' equations follows from the other
+three, and the one with the largest flow is left out, in whose rounding those of the others could be lost. That is not
+enough where hardly any value lies between targets {0, 1} and {2, 3} and many lie inside both pairs: the balance between
+the pairs is then smaller than the rounding of the balance inside each of them. So the pair has an equation of its own,
+with its own sums, and takes the place of a target's; see ``network``.
 
 That converges in a few steps or, far from the solution, may not. After ``PATIENCE`` of them steps are damped, which
 always converges. The semi-dual f is concave, and along a direction d its third derivative is at most delta = max_j d_j
@@ -26,6 +31,7 @@ from .triton_long_few_exchange import leave, together
 from .triton_long_few_row import (
     ENOUGH,
     GONE,
+    ROUNDING_OF_SINGLES,
     balance,
     cut_at,
     keep_facts,
@@ -44,49 +50,95 @@ TINY = tl.constexpr(1e-36)  #: conductance of what is not joined
 
 
 @triton.jit
-def network(
-    r_0: tl.tensor, r_1: tl.tensor, r_2: tl.tensor, r_3: tl.tensor, W_01: tl.tensor, W_02: tl.tensor, W_12: tl.tensor,
-    W_03: tl.tensor, W_13: tl.tensor, W_23: tl.tensor, ground: tl.tensor,
-) -> Any:  # fmt: skip
-    """Voltages d of nodes 0, ..., 3 into which currents r flow, where node ``ground`` has 0. Nothing is subtracted."""
-    # The ground changes places with node 3.
-    g_0, g_1, g_2 = ground == 0, ground == 1, ground == 2
-    c_01 = tl.where(g_0, W_13, tl.where(g_1, W_03, W_01))
-    c_02 = tl.where(g_0, W_23, tl.where(g_2, W_03, W_02))
-    c_12 = tl.where(g_1, W_23, tl.where(g_2, W_13, W_12))
-    c_03 = tl.where(g_1, W_01, tl.where(g_2, W_02, W_03)) + TINY
-    c_13 = tl.where(g_0, W_01, tl.where(g_2, W_12, W_13)) + TINY
-    c_23 = tl.where(g_0, W_02, tl.where(g_1, W_12, W_23)) + TINY
-    i_0, i_1, i_2 = tl.where(g_0, r_3, r_0), tl.where(g_1, r_3, r_1), tl.where(g_2, r_3, r_2)
-    # Node 2, then node 1: what is connected to a node that goes is connected through it.
-    per = 1.0 / (c_02 + c_12 + c_23)
-    t_0, t_1 = c_02 * per, c_12 * per
-    c_01 += c_02 * t_1
-    c_03 += c_23 * t_0
-    c_13 += c_23 * t_1
-    j_0, j_1 = i_0 + i_2 * t_0, i_1 + i_2 * t_1
-    per_1 = 1.0 / (c_01 + c_13)
-    t = c_01 * per_1
-    d_0 = (j_0 + j_1 * t) / (c_03 + c_13 * t)
-    d_1 = (j_1 + c_01 * d_0) * per_1
-    d_2 = (i_2 + c_02 * d_0 + c_12 * d_1) * per
-    d_3 = tl.where(g_0, d_0, tl.where(g_1, d_1, tl.where(g_2, d_2, 0.0)))
-    return tl.where(g_0, 0.0, d_0), tl.where(g_1, 0.0, d_1), tl.where(g_2, 0.0, d_2), d_3
+def swapped(swap: tl.tensor, first: tl.tensor, second: tl.tensor) -> Any:
+    """Return both numbers, in the other order where ``swap`` is true."""
+    return tl.where(swap, second, first), tl.where(swap, first, second)
 
 
 @triton.jit
-def current(flows: tl.tensor, apart: tl.tensor, ratio: tl.tensor, per_slope: tl.tensor, damped: tl.tensor) -> Any:
-    """What Newton's method is to move: what a target lacks, in logarithms but for damped steps."""
-    return tl.where(flows, tl.where(damped, -apart, -ratio / per_slope), 0.0)
+def network(
+    r_0: tl.tensor, r_1: tl.tensor, r_2: tl.tensor, r_3: tl.tensor, r_pair: tl.tensor, W_01: tl.tensor,
+    W_02: tl.tensor, W_12: tl.tensor, W_03: tl.tensor, W_13: tl.tensor, W_23: tl.tensor, f_0: tl.tensor,
+    f_1: tl.tensor, f_2: tl.tensor, f_3: tl.tensor, f_pair: tl.tensor,
+) -> Any:  # fmt: skip
+    """Return the voltages of nodes 0 to 3 into which the currents r flow, by three of five equations, and which.
+
+    There is an equation for each node and one for the pair of nodes 0 and 1, whose current is ``r_pair``. Any three
+    independent ones suffice. The current of an equation is rounded in proportion to the flow f through its boundary,
+    so the equations with the smallest flows are taken: that of the node with the largest flow never is, and that of
+    the pair is taken if fewer values lie between the two pairs than inside one of them. Nothing but currents is
+    subtracted.
+    """
+    ground = tl.where(f_1 > f_0, 1, 0)
+    high = tl.maximum(f_0, f_1)
+    ground = tl.where(f_2 > high, 2, ground)
+    high = tl.maximum(high, f_2)
+    ground = tl.where(f_3 > high, 3, ground)
+    # The nodes are sorted such that the ground is node 3, and that of nodes 0 and 1 with the smaller flow is node 0.
+    turn = ground < 2
+    c_01, c_23 = swapped(turn, W_01, W_23)
+    c_03, c_12 = swapped(turn, W_03, W_12)
+    c_02, c_13 = W_02, W_13
+    i_0, i_2 = swapped(turn, r_0, r_2)
+    i_1, i_3 = swapped(turn, r_1, r_3)
+    f_0, f_2 = swapped(turn, f_0, f_2)
+    f_1, f_3 = swapped(turn, f_1, f_3)
+    pair = tl.where(turn, -r_pair, r_pair)
+    back = (ground == 0) | (ground == 2)
+    i_2, i_3 = swapped(back, i_2, i_3)
+    c_02, c_03 = swapped(back, c_02, c_03)
+    c_12, c_13 = swapped(back, c_12, c_13)
+    first = f_1 < f_0
+    i_0, i_1 = swapped(first, i_0, i_1)
+    c_02, c_12 = swapped(first, c_02, c_12)
+    c_03, c_13 = swapped(first, c_03, c_13)
+    by_pair = f_pair < tl.maximum(f_0, f_1)
+    # Node 0, then node 1: nodes that are connected to an eliminated node are connected through it.
+    per_0 = 1.0 / (c_01 + c_02 + c_03 + TINY)
+    t_1, t_2, t_3 = c_01 * per_0, c_02 * per_0, c_03 * per_0
+    j_1 = tl.where(by_pair, pair - i_0 * (t_2 + t_3), i_1 + i_0 * t_1)
+    j_2 = i_2 + i_0 * t_2
+    c_12 += c_02 * t_1
+    c_13 += c_03 * t_1
+    c_23 += c_02 * t_3
+    per_1 = 1.0 / (c_12 + c_13 + TINY)
+    d_2 = (j_2 + j_1 * (c_12 * per_1)) / (c_23 + c_13 * (c_12 * per_1) + TINY)
+    d_1 = (j_1 + c_12 * d_2) * per_1
+    d_0 = (i_0 + c_01 * d_1 + c_02 * d_2) * per_0
+    d_3 = d_2 * 0.0
+    d_0, d_1 = swapped(first, d_0, d_1)
+    d_2, d_3 = swapped(back, d_2, d_3)
+    d_0, d_2 = swapped(turn, d_0, d_2)
+    d_1, d_3 = swapped(turn, d_1, d_3)
+    return d_0, d_1, d_2, d_3, by_pair
+
+
+@triton.jit
+def current(
+    out: tl.tensor, into: tl.tensor, share: tl.tensor, held: tl.tensor, whole: tl.tensor, unknown: tl.tensor,
+    damped: tl.tensor,
+) -> Any:  # fmt: skip
+    """Return what Newton's method is to move, the flow through the boundary, and how far it is from its balance.
+
+    A set of targets weighs ``share`` of ``whole``, of which ``unknown`` may be rounding, and ``held`` is the weight of
+    the values that are best off in it. Newton's equations are solved in logarithms, but for damped steps. Where no
+    flow is seen but weight is missing, the potential moves by some part of the logarithm until a flow is seen.
+    """
+    flows, apart, left, right, ratio, per_slope = balance(
+        out, into, share * whole - held, whole, tl.minimum(share, 1.0 - share) * (whole * unknown)
+    )
+    moved = tl.where(per_slope > 0.0, -ratio / tl.where(per_slope > 0.0, per_slope, 1.0), -ratio * TINY)
+    moved = tl.where(flows, tl.where(damped, -apart, moved), 0.0)
+    return moved, tl.maximum(left, right), tl.abs(ratio)
 
 
 @triton.jit
 def potentials_of(
     places: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, n: tl.tensor, row: tl.tensor,
     tiles: tl.tensor, xi: tl.tensor, weight: tl.tensor, least: tl.tensor, most: tl.tensor, b_0: tl.tensor,
-    b_1: tl.tensor, b_2: tl.tensor, b_3: tl.tensor, whole: tl.tensor, s_1: tl.tensor, s_2: tl.tensor, s_3: tl.tensor,
-    lines: tl.tensor, counter: tl.tensor, met: tl.tensor, G: tl.tensor, K: tl.constexpr, HELD: tl.constexpr,
-    WEIGHTED: tl.constexpr, BLOCK: tl.constexpr, PP: tl.constexpr,
+    b_1: tl.tensor, b_2: tl.tensor, b_3: tl.tensor, whole: tl.tensor, unknown: tl.tensor, s_1: tl.tensor,
+    s_2: tl.tensor, s_3: tl.tensor, lines: tl.tensor, counter: tl.tensor, met: tl.tensor, G: tl.tensor,
+    K: tl.constexpr, HELD: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr, PP: tl.constexpr,
 ) -> Any:  # fmt: skip
     """psi of targets 1, 2 and 3, where that of target 0 is 0, whether they are good, and how often programs have met.
 
@@ -119,46 +171,45 @@ def potentials_of(
     farthest = tl.full((), 1.0, tl.float32)
     done = 0
     while (done < STEPS) & (farthest > ENOUGH):
-        A_0, A_1, A_2, A_3, B_0, B_1, B_2, B_3, H_0, H_1, H_2, W_01, W_02, W_12, W_03, W_13, W_23, met = (
-            sums_of_several(
-                places, a, a_row, a_step, n, row, tiles, xi, weight, u_1, u_2, u_3, s_1, s_2, s_3, whole, lines,
-                counter, met, G, FOUR, HELD, WEIGHTED, BLOCK, PP,
-            )
+        (
+            A_0, A_1, A_2, A_3, B_0, B_1, B_2, B_3, H_0, H_1, H_2, W_01, W_02, W_12, W_03, W_13, W_23, down, up, met,
+        ) = sums_of_several(
+            places, a, a_row, a_step, n, row, tiles, xi, weight, u_1, u_2, u_3, s_1, s_2, s_3, whole, lines, counter,
+            met, G, FOUR, HELD, WEIGHTED, BLOCK, PP,
         )  # fmt: skip
         damped = done > PATIENCE
-        flows, apart, left, right, ratio, per_slope = balance(A_0, B_0, b_0 * whole - H_0, whole)
-        r_0, most_flows, far = current(flows, apart, ratio, per_slope, damped), tl.maximum(left, right), tl.abs(ratio)
-        ground = 0
-        flows, apart, left, right, ratio, per_slope = balance(A_1, B_1, b_1 * whole - H_1, whole)
-        r_1, far = current(flows, apart, ratio, per_slope, damped), tl.maximum(far, tl.abs(ratio))
-        ground = tl.where(tl.maximum(left, right) > most_flows, 1, ground)
-        most_flows = tl.maximum(tl.maximum(left, right), most_flows)
-        flows, apart, left, right, ratio, per_slope = balance(A_2, B_2, b_2 * whole - H_2, whole)
-        r_2, far = current(flows, apart, ratio, per_slope, damped), tl.maximum(far, tl.abs(ratio))
-        ground = tl.where(tl.maximum(left, right) > most_flows, 2, ground)
-        most_flows = tl.maximum(tl.maximum(left, right), most_flows)
-        r_3 = r_2 * 0.0
+        r_0, f_0, far_0 = current(A_0, B_0, b_0, H_0, whole, unknown, damped)
+        r_1, f_1, far_1 = current(A_1, B_1, b_1, H_1, whole, unknown, damped)
+        r_2, f_2, far_2 = current(A_2, B_2, b_2, H_2, whole, unknown, damped)
+        far = tl.maximum(tl.maximum(far_0, far_1), far_2)
+        r_3, f_3, r_pair, f_pair, far_pair = r_2 * 0.0, f_2 * 0.0, r_2 * 0.0, tl.maximum(f_0, f_1), far * 0.0
         if FOUR:
-            H_3 = whole - H_0 - H_1 - H_2
-            flows, apart, left, right, ratio, per_slope = balance(A_3, B_3, b_3 * whole - H_3, whole)
-            r_3, far = current(flows, apart, ratio, per_slope, damped), tl.maximum(far, tl.abs(ratio))
-            ground = tl.where(tl.maximum(left, right) > most_flows, 3, ground)
-        d_0, d_1, d_2, d_3 = network(r_0, r_1, r_2, r_3, W_01, W_02, W_12, W_03, W_13, W_23, ground)
+            r_3, f_3, far_3 = current(A_3, B_3, b_3, whole - H_0 - H_1 - H_2, whole, unknown, damped)
+            far = tl.maximum(far, far_3)
+            r_pair, f_pair, far_pair = current(down, up, b_0 + b_1, H_0 + H_1, whole, unknown, damped)
+        d_0, d_1, d_2, d_3, by_pair = network(
+            r_0, r_1, r_2, r_3, r_pair, W_01, W_02, W_12, W_03, W_13, W_23, f_0, f_1, f_2, f_3, f_pair
+        )
+        far = tl.where(by_pair, tl.maximum(far, far_pair), far)
         d_1 = tl.where(b_1 > 0.0, d_1 - d_0, 0.0)
         d_2 = tl.where(b_2 > 0.0, d_2 - d_0, 0.0)
         d_3 = tl.where(b_3 > 0.0, d_3 - d_0, 0.0)
         above = tl.maximum(tl.maximum(tl.maximum(d_1, d_2), d_3), 0.0)
         below = tl.minimum(tl.minimum(tl.minimum(d_1, d_2), d_3), 0.0)
         farthest = above - below
+        # The change from each target to the next is limited by itself: one that is too large says nothing of others.
         limit = 2.0 * far
-        shrunk = tl.where(farthest > limit, limit / tl.maximum(farthest, 1e-30), 1.0)
-        t = tl.where(damped, tl.log(1.0 + farthest) / tl.maximum(farthest, 1e-30), shrunk)
-        t = tl.where(farthest > ENOUGH, t, 1.0)
+        e_1 = tl.minimum(tl.maximum(d_1, -limit), limit)
+        e_2 = e_1 + tl.minimum(tl.maximum(d_2 - d_1, -limit), limit)
+        e_3 = e_2 + tl.minimum(tl.maximum(d_3 - d_2, -limit), limit)
+        t = tl.log(1.0 + farthest) / tl.maximum(farthest, 1e-30)
+        d_1, d_2, d_3 = tl.where(damped, t * d_1, e_1), tl.where(damped, t * d_2, e_2), tl.where(damped, t * d_3, e_3)
+        d_2, d_3 = tl.where(b_2 > 0.0, d_2, 0.0), tl.where(b_3 > 0.0, d_3, 0.0)
         # Damped steps begin anew: from where nothing has gone wrong yet.
-        again = done == PATIENCE
-        u_1 = tl.where(again, begin_1, u_1 + (t * d_1).to(tl.float64))
-        u_2 = tl.where(again, begin_2, u_2 + (t * d_2).to(tl.float64))
-        u_3 = tl.where(again, begin_3, u_3 + (t * d_3).to(tl.float64))
+        again = (done == PATIENCE) & (farthest > ENOUGH)
+        u_1 = tl.where(again, begin_1, u_1 + d_1.to(tl.float64))
+        u_2 = tl.where(again, begin_2, u_2 + d_2.to(tl.float64))
+        u_3 = tl.where(again, begin_3, u_3 + d_3.to(tl.float64))
         done += 1
     return u_1, u_2, u_3, farthest <= ENOUGH, met
 
@@ -228,9 +279,10 @@ def several(
     )
     u_1, u_2, u_3, good = poison, poison, poison, poison != 0.0
     if poison == 0.0:
+        unknown = whole * 0.0 + (ROUNDING_OF_SINGLES if b.dtype.element_ty == tl.float32 else 0.0)
         u_1, u_2, u_3, good, met = potentials_of(
-            places, a, a_row, a_step, own, here, tiles, xi, weight, least, most, b_0, b_1, b_2, b_3, whole, s_1, s_2,
-            s_3, lines, counter, met, G, K, HELD, WEIGHTED, BLOCK, PP,
+            places, a, a_row, a_step, own, here, tiles, xi, weight, least, most, b_0, b_1, b_2, b_3, whole, unknown,
+            s_1, s_2, s_3, lines, counter, met, G, K, HELD, WEIGHTED, BLOCK, PP,
         )  # fmt: skip
     poison = tl.where(good, poison, float("nan"))
     if not PUSH:
@@ -281,11 +333,12 @@ def several(
         (V_0, V_1, V_2, V_3, S_0, S_1, S_2, S_3, beyond, W_01, W_01, W_01, W_02, W_12, W_03, W_13, W_23), 0, add17
     )
     if PP > 1:
-        V_0_, V_1_, V_2_, V_3_, S_0_, S_1_, S_2_, S_3_, beyond_, zero, none, w_01, w_02, w_12, w_03, w_13, w_23, met = (
-            together(
-                V_0_, V_1_, V_2_, V_3_, S_0_, S_1_, S_2_, S_3_, beyond_, zero, none, w_01, w_02, w_12, w_03, w_13, w_23,
-                lines, counter, met, G, 17, PP,
-            )
+        (
+            V_0_, V_1_, V_2_, V_3_, S_0_, S_1_, S_2_, S_3_, beyond_, zero, none, w_01, w_02, w_12, w_03, w_13, w_23,
+            _17, _18, met,
+        ) = together(
+            V_0_, V_1_, V_2_, V_3_, S_0_, S_1_, S_2_, S_3_, beyond_, zero, none, w_01, w_02, w_12, w_03, w_13, w_23,
+            zero, zero, lines, counter, met, G, 17, PP,
         )  # fmt: skip
     unit = tl.full((), 1.0, tl.float64)
     if not WEIGHTED:

@@ -50,10 +50,11 @@ def shares_of_two(xi: tl.tensor, u: tl.tensor, s: tl.tensor) -> Any:
 
 @triton.jit
 def parts_of_two(xi: tl.tensor, weight: tl.tensor, u: tl.tensor, s: tl.tensor) -> Any:
-    """What each value adds to A, B, the weight of what is in, and the slope of A - B."""
+    """Return what each value adds to A, B, the weight of what is in, and the slope of A - B, as ``triton_sums`` says."""
     inside, smaller, larger = shares_of_two(xi, u, s)
     share = smaller * weight.to(tl.float32)
-    return tl.where(inside, 0.0, share), tl.where(inside, share, 0.0), tl.where(inside, weight, 0.0), share * larger
+    slope = share * larger + 0.0
+    return tl.where(inside, 0.0, share), tl.where(inside, share, 0.0), tl.where(inside, weight, 0.0), slope
 
 
 @triton.jit
@@ -98,7 +99,7 @@ def threshold_of(
         A, B, held, D = tl.reduce((out, into, inside, slope), 0, add4)
         A, B, held, D, met = together4(A, B, held, D, lines, counter, met, G, PP)
         A, B, D = A.to(tl.float32), B.to(tl.float32), D.to(tl.float32)
-        flows, _apart, left, right, ratio, per_slope = balance(A, B, wanted - held.to(tl.float64), whole)
+        flows, _apart, left, right, ratio, per_slope = balance(A, B, wanted - held.to(tl.float64), whole, 0.0)
         hard = flows == 0
         farthest = 2.0 * tl.abs(ratio)  # slopes are at least half of what is balanced
         step = ratio / tl.maximum(D * per_slope, 1e-30)

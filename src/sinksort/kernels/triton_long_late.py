@@ -218,7 +218,7 @@ def answer_row(
                     line = estimating(level, index, panels, m, rules, order, PANELS)
                     coefficient = agreed_sum(share * line, axis=2)
                     squares += coefficient * coefficient
-                squares = 4.0 * squares / tl.maximum(tl.sum(share, axis=2), 1e-30)
+                squares = 4.0 * squares / tl.maximum(agreed_sum(share, axis=2), 1e-30)
                 worst = tl.maximum(worst, tl.max(tl.where((at < n)[:, None], squares, 0.0), axis=0))
             spread = tl.reshape(tl.broadcast_to(worst[:, None], [PANELS, SLOTS]), [KP]).to(tl.float64)
             spread, met = together_one(spread, sums, ticket, met, P, KP, PP, True)

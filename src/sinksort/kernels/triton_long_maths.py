@@ -316,5 +316,5 @@ def standard_back(
 ) -> Any:  # fmt: skip
     """The cotangent of x from that of z, its sum and its sum with z, over the row."""
     counted = is_finite(v) & (weight > 0.0)
-    mean_part = weight * ((total / weight_sum).to(tl.float32) + z * (tilted / weight_sum).to(tl.float32))
-    return (pull - tl.where(counted, mean_part, 0.0)) * (1.0 / std).to(tl.float32)
+    mean_part = weight * ((total / weight_sum).to(z.dtype) + z * (tilted / weight_sum).to(z.dtype))
+    return (pull - tl.where(counted, mean_part, 0.0)) * (1.0 / std).to(z.dtype)

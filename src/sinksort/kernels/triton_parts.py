@@ -32,6 +32,8 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 NOWHERE = tl.constexpr(1e30)  #: potential of a slot without a target
 #: s from which what two halves of a place leave out is seen in ranks. Without a squash the range of values is in s.
 TOO_FINE = tl.constexpr(3e7)
+#: The same of gradients of averages, whose covariances are multiplied by s and nearly cancel.
+TOO_FINE_TO_ADD = tl.constexpr(2.1e3)
 #: Extent of targets, and of values that are sorted without a squash, in units of sqrt(eps), from which single precision
 #: is seen in answers: a plan is smooth on that scale, and places are rounded to 3e-8 of the extent.
 _WIDE_TARGETS, _WIDE_VALUES = tl.constexpr(1.1e3), tl.constexpr(1.1e3)
@@ -385,10 +387,17 @@ def rough_boundaries(
 def start_of(
     boundaries: tl.tensor, step: tl.tensor, b: tl.tensor, has: tl.tensor, s: tl.tensor
 ) -> tl.tensor:  # fmt: skip
-    """U of the staircase (double): U_{j+1} - U_j = X_j (y_{j+1} - y_j), and the weights of the targets."""
+    """Return U of the staircase (double): U_{j+1} - U_j = X_j (y_{j+1} - y_j), and the weights of the targets.
+
+    What a target receives is in proportion to its weight where many targets share a value. Where eps is so small that
+    neighbours hardly do, the staircase alone says it, and weights that differ by orders of magnitude would move the
+    start far away.
+    """
     rise = boundaries * step
     U = tl.cumsum(rise, axis=0) - rise
-    return tl.where(has, U.to(tl.float64) - tl.log(tl.where(has, b, 1.0)).to(tl.float64) / s, 0.0)
+    between = 1.0 / tl.maximum(tl.sum(tl.where(has, 1.0, 0.0), axis=0) - 1.0, 1.0).to(tl.float64)
+    shared = 1.0 / tl.maximum(s * between * between, 1.0)
+    return tl.where(has, U.to(tl.float64) - shared * tl.log(tl.where(has, b, 1.0)).to(tl.float64) / s, 0.0)
 
 
 @triton.jit

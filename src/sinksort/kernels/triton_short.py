@@ -23,6 +23,7 @@ from .triton_parts import (
     NOWHERE,
     NUMBERS,
     TOO_FINE,
+    TOO_FINE_TO_ADD,
     UNEVEN,
     apart_from_mean,
     exact_boundaries,
@@ -230,6 +231,7 @@ def forward(
     in_double = (inverse_s * TOO_FINE < 1.0) | targets_too_wide(y_scale, eps)
     if PUSH:
         in_double = in_double | values_too_wide(unit, eps, SQUASH) | (uneven(b, b > 0) < UNEVEN)
+        in_double = in_double | (inverse_s * TOO_FINE_TO_ADD < 1.0)
     error = tl.where(in_double, 1.0, error)
     tl.store(error_ptr + row, tl.where(bad > 0, 0.0, error))
     store_facts(state_ptr, origin, unit, spread, bad)

@@ -45,7 +45,7 @@ from .triton_state import exponent_of, is_late, load_potential, store_facts, sto
 from .triton_sums import agreed_sum
 
 PULL, PUSH, LOGS = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)  #: ways to read a plan
-_STEPS = tl.constexpr(60)
+_STEPS, _PATIENCE = tl.constexpr(100), tl.constexpr(24)  #: of Newton's method, and before its steps are damped
 #: Double precision leaves this, times s, of the column sums, where s is large: one value may be far from all others.
 _ROUNDING = tl.constexpr(4e-17)
 _FAINT = tl.constexpr(1e-13)  #: weight of a target, relative to the largest, that is less than links which are none
@@ -223,7 +223,7 @@ def forward(
         going = agreed_sum(tl.abs(rho), axis=0) > tolerance
         if going:
             here = agreed_sum(rho * way, axis=0)
-            overshot = here < -0.5 * rise
+            overshot = (here < -0.5 * rise) & (k < _PATIENCE)
             if overshot:
                 length = length * rise / (rise - here)
             else:
@@ -231,7 +231,8 @@ def forward(
                     rho, D, Ly, step, b, 1e-3, x_ptr, a_ptr, N, x_col, a_col, origin, unit, y, yh, yl, Uh, Ul,
                     s_2, SQUASH, WEIGHTED, TA, WIDE, 30, BN
                 )  # fmt: skip
-                newton = limited(newton, has)
+                if k < _PATIENCE:
+                    newton = limited(newton, has)
                 newton = tl.where(has, newton - agreed_sum(b * newton, axis=0), 0.0)
                 climb = agreed_sum(rho * newton, axis=0)
                 sinkhorn = tl.where(has, tl.log(tl.where(has, b, 1.0)) - tl.log(tl.maximum(c, 1e-30)), 0.0)
@@ -239,6 +240,9 @@ def forward(
                 base = base - (length * way).to(tl.float64) / s
                 way = newton
                 length = tl.full([], 1.0, DT)
+                if k >= _PATIENCE:  # a damped step always climbs, see ``triton_long_few_several``
+                    farthest = tl.max(way, axis=0) - tl.min(way, axis=0)
+                    length = tl.where(farthest > 0.0, tl.log(1.0 + farthest) / farthest, length)
                 rise = agreed_sum(rho * newton, axis=0)
         k += 1
 

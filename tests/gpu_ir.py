@@ -1,0 +1,243 @@
+"""The Triton kernels that calls launch, as Triton's own IR for an H100, made without a GPU.
+
+    python -m tests.gpu_ir                    one line a kernel, and whether its threads agree: exit status 1 if not
+    python -m tests.gpu_ir --save FOLDER      the IR of each kernel in a file of its own
+    python -m tests.gpu_ir --compare FOLDER   which kernels differ from those that were saved: exit status 1 if any
+
+What is saved has no names of functions and values and no marks of lines in it, so that renaming a helper or moving it
+changes nothing. Run this before and after a change that is not to change a kernel.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+from triton.backends.compiler import GPUTarget
+from triton.backends.driver import DriverBase
+from triton.backends.nvidia.compiler import CUDABackend
+
+from sinksort.kernels import triton_launch, triton_long, triton_long_late_launch, triton_rows
+from sinksort.kernels.asks import Ask
+from sinksort.kernels.tables import default_targets
+
+_MULTIPROCESSORS = 132  #: of an H100
+
+
+class Kernel(NamedTuple):
+    """A kernel as one case launches it."""
+
+    name: str  #: of its module and function, and the case
+    ir: str
+
+
+class _Driver(DriverBase):  # type: ignore[misc]
+    """A GPU that is not there: only its kind is asked for."""
+
+    def __init__(self) -> None:
+        self.get_current_device = lambda: 0
+        self.get_current_stream = lambda _device: 0
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", 90, 32)
+
+    def get_active_torch_device(self) -> torch.device:
+        return torch.device("cpu")
+
+    def map_python_to_cpp_type(self, ty: str) -> str:
+        return ty
+
+    def get_benchmarker(self) -> None:
+        return None
+
+    @staticmethod
+    def is_active() -> bool:
+        return True
+
+
+class _Made(Exception):
+    """Carries the IR out of the compiler."""
+
+
+def _watch() -> list[Kernel]:
+    """Make launches compile up to Triton's IR and no further. Returns the list to which they add what they made."""
+    kernels: list[Kernel] = []
+    stages_of = CUDABackend.add_stages
+
+    def add_stages(self: Any, stages: dict[str, Any], *args: Any) -> None:
+        stages_of(self, stages, *args)
+        first = stages["ttir"]
+        stages.clear()
+
+        def stop(source: Any, metadata: Any) -> None:
+            raise _Made(str(first(source, metadata)))
+
+        stages["ttir"] = stop
+
+    def make(self: Any, kernel: Any, programs: int, args: Any, constants: Any, options: Any) -> None:
+        options = {name: value for name, value in options.items() if name != "launch_cooperative_grid"}
+        try:
+            kernel.warmup(*args, grid=(programs,), **constants, **options, enable_fp_fusion=True)
+        except _Made as made:
+            name = f"{kernel.fn.__module__.rsplit('.', 1)[-1]}.{kernel.fn.__name__}"
+            kernels.append(Kernel(name, str(made)))
+        self._made.append((None, programs, args, []))
+
+    CUDABackend.add_stages = add_stages
+    triton_launch.Recorder._make = make
+    triton_long_late_launch.programs_of = lambda _device: _MULTIPROCESSORS
+    triton.runtime.driver.set_active(_Driver())
+    return kernels
+
+
+def _ask(n: int, K: int, eps: float, *, weighted: bool = False, rows: int = 4, squash: str | None = "sigmoid") -> Ask:
+    a = torch.full((rows, n), 1.0 / n) if weighted else None
+    return Ask(torch.zeros(rows, n), a, torch.linspace(0, 1, K)[None], torch.full((1, K), 1.0 / K), eps, squash)
+
+
+def _ranks(n: int, nodes: int, eps: float) -> tuple[Ask, Tensor]:
+    at = default_targets(n, n, nodes, False, torch.device("cpu"))
+    return Ask(torch.zeros(4, n), None, at.y, at.b, eps, "sigmoid", at.m, at.last), at.phi
+
+
+def _both_ways(kernels: Any, ask: Ask, phi: Tensor | None) -> None:
+    if phi is None:
+        answer = kernels.push(ask)
+        kernels.push_backward(ask, answer.state, torch.zeros_like(answer.out))
+    else:
+        answer = kernels.pull(ask, phi)
+        kernels.pull_backward(ask, phi, answer.state, torch.zeros_like(answer.out))
+
+
+def _logs() -> None:
+    ask = _ask(20, 20, 1e-2)
+    answer = triton_rows.logs(ask)
+    triton_rows.logs_backward(ask, answer.state, torch.zeros_like(answer.out))
+
+
+def cases() -> Iterator[tuple[str, Callable[[], None]]]:
+    """Calls that launch every kernel, and the sizes at which one kernel becomes another."""
+    for K in (2, 3, 4):
+        for n, eps, weighted in ((20, 1e-2, False), (100, 1e-3, True), (5000, 1e-2, False), (100_000, 1e-2, False)):
+            if K == 3 and n == 100:
+                continue
+            ask = _ask(n, K, eps, weighted=weighted, rows=1 if n > 5000 else 4)
+            kind = f"{K} targets, {n} values, eps {eps:g}{', weights' if weighted else ''}"
+            yield f"averages of {kind}", lambda a=ask: _both_ways(triton_long, a, None)
+            if K < 4:
+                yield f"shares of {kind}", lambda a=ask: _both_ways(triton_long, a, a.y)
+    for n in (10, 32, 100):
+        ask = _ask(n, n, 1e-2)
+        yield f"ranks of {n} values", lambda a=ask: _both_ways(triton_rows, a, a.y)
+        yield f"sort of {n} values", lambda a=ask: _both_ways(triton_rows, a, None)
+    yield "sort of 500 values to 5", lambda: _both_ways(triton_rows, _ask(500, 5, 1e-2), None)
+    yield "sort of 300 values to 200", lambda: _both_ways(triton_rows, _ask(300, 200, 1e-2), None)
+    yield "ranks of 200 values", lambda: _both_ways(triton_rows, *_ranks(200, 64, 1e-2))
+    yield "ranks of 1000 values", lambda: _both_ways(triton_rows, *_ranks(1000, 40, 1e-2))
+    yield "ranks of 10000 values", lambda: _both_ways(triton_long, *_ranks(10_000, 40, 1e-2))
+    yield "logarithms of plans", _logs
+
+
+def made() -> Iterator[Kernel]:
+    """Every kernel of every case, its IR as Triton prints it."""
+    kernels = _watch()
+    for case, launch in cases():
+        kernels.clear()
+        launch()
+        for i, kernel in enumerate(kernels):
+            yield Kernel(f"{case}: {i} {kernel.name}", kernel.ir)
+
+
+def plain(ir: str) -> str:
+    """IR without names and line marks: values are numbered in the order in which they are met."""
+    lines = (re.sub(r"\s*loc\([^()]*(?:\([^()]*\))*[^()]*\)", "", line) for line in ir.splitlines())
+    text = "\n".join(line for line in lines if line.strip() and not line.startswith("#loc"))
+    numbers: dict[str, str] = {}
+    text = re.sub(r"%\w+", lambda m: numbers.setdefault(m[0], f"%{len(numbers)}"), text)
+    return re.sub(r"@\w+", "@kernel", text) + "\n"
+
+
+def products_in_sums(ir: str) -> list[str]:
+    """Sums over threads of numbers that are products, by name, in loops that go on until values say that all is done.
+
+    Threads that are not to agree about such a sum to the last bit may not agree when to leave the loop: ``triton_sums``
+    says why, and how products are made numbers. A tile of four axes has its first two in one thread, see
+    ``triton_held_tiles``: sums over these may be of products. Elementwise steps that a compiler can join with a product
+    are looked through.
+    """
+    lines, found = ir.splitlines(), []
+    made: dict[
+        str, list[tuple[int, str, list[str]]]
+    ] = {}  # by name, which is used again in other loops: where, by what
+    for i, line in enumerate(lines):
+        if match := re.match(r"\s*(%\w+)(?::\d+)? = \"?([\w.]+)\"?(.*)", line):
+            made.setdefault(match[1], []).append((i, match[2], re.findall(r"%\w+", match[3])))
+
+    def maker(name: str, before: int) -> tuple[int, str, list[str]]:
+        return max((m for m in made.get(name, []) if m[0] < before), default=(0, "", []))
+
+    for i, line in enumerate(lines):
+        match = re.match(r'\s*(%\w+)(?::\d+)? = "tt\.reduce"\((.*?)\) <\{axis = (\d+)', line)
+        if not match or not _in_loop(lines, i):
+            continue
+        end = next(k for k in range(i, len(lines)) if "tt.reduce.return" in lines[k])
+        if not any("arith.addf" in inside for inside in lines[i:end]):
+            continue
+        shapes = next(lines[k] for k in range(end, len(lines)) if "}) :" in lines[k])
+        if re.search(r"tensor<\d+x\d+x\d+x\d+x", shapes) and int(match[3]) < 2:
+            continue
+        for name in re.findall(r"%\w+", match[2]):
+            at, operation, operands = maker(name, i)
+            while operation in ("arith.negf", "tt.reshape", "tt.trans", "tt.broadcast", "tt.expand_dims"):
+                at, operation, operands = maker(operands[0], at)
+            if operation == "arith.mulf":
+                found.append(f"{match[1]} of {name}")
+    return found
+
+
+def _in_loop(lines: list[str], i: int) -> bool:
+    """Whether a line is inside a loop without a fixed number of turns, by its indentation."""
+    depth = len(lines[i]) - len(lines[i].lstrip())
+    for line in reversed(lines[:i]):
+        indent = len(line) - len(line.lstrip())
+        if line.strip() and not line.lstrip().startswith("^") and indent < depth:
+            if "scf.while" in line or line.strip().startswith("} do {"):
+                return True
+            depth = indent
+    return False
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--save", type=Path)
+    parser.add_argument("--compare", type=Path)
+    options = parser.parse_args()
+    differ = unequal = 0
+    for kernel in made():
+        file = re.sub(r"\W+", "_", kernel.name) + ".ttir"
+        said = f"{len(kernel.ir.splitlines())} lines"
+        if products := products_in_sums(kernel.ir):
+            unequal, said = unequal + 1, f"{said}; threads may not agree about {', '.join(products)}"
+        if options.save:
+            options.save.mkdir(parents=True, exist_ok=True)
+            (options.save / file).write_text(plain(kernel.ir))
+        if options.compare:
+            before = options.compare / file
+            same = before.exists() and before.read_text() == plain(kernel.ir)
+            differ += not same
+            said += "; same" if same else "; differs" if before.exists() else "; new"
+        print(f"{kernel.name}: {said}", flush=True)
+    if options.compare:
+        print(f"{differ} kernels differ")
+    return 1 if differ or unequal else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
