@@ -181,7 +181,7 @@ def values_agree(x, b, eps, *, weights=torch.float64):
 
 class TestFourTargets:
     def test_pairs_of_targets_that_hardly_share_a_value(self):
-        """Many values lie inside {0, 1} and inside {2, 3}, and hardly any between: these rows were once NaN, or wrong."""
+        """Many values lie inside {0, 1} and inside {2, 3}, and hardly any between: these were once NaN or wrong."""
         values_agree(normal_rows(20, [24, 33, 35, 43, 208, 1028]), [0.25] * 4, 1e-3)
 
     def test_weights_in_single_precision_say_what_they_round(self):

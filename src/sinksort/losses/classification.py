@@ -2,7 +2,8 @@
 
 R counts from 1 for the smallest logit to L for the largest, so u = L - R[l] is the number of classes above the label,
 and the label is among the top k when u <= k - 1. The metric is the Heaviside function of the excess v = u - k + 1; the
-loss replaces it by an increasing J(v) and R by the Sinkhorn rank. Metric and loss share all else.
+loss replaces it by an increasing J(v) and R by the Sinkhorn rank. Metric and loss share all else. The code counts from
+the top, r = L + 1 - R: then v = r - k needs no L, and float32 is most exact where J bends.
 
 What the softness does to the threshold: Sinkhorn ranks are averages, so the best of L classes has a rank a little below
 L and v stays above 0 for a label that has already won. With 10 standard normal logits the top rank is 9.6 on average at
@@ -88,7 +89,7 @@ def topk_loss(
     tensor(0.)
     """
     found, kept = _checked(logits, labels, k, mask, positives)
-    ranks = soft_rank(logits, mask=kept, eps=eps, cost=cost, squash=squash, solver=solver)
+    ranks = soft_rank(logits, descending=True, mask=kept, eps=eps, cost=cost, squash=squash, solver=solver)
     if rescale:
         ranks = _rescaled(ranks, kept)
     excess, most = _excess(found, ranks, kept, k, positives)
@@ -116,7 +117,7 @@ def topk_error(
     tensor(0.5000)
     """
     found, kept = _checked(logits, labels, k, mask, positives)
-    excess, _ = _excess(found, kantorovich_rank(logits, mask=kept), kept, k, positives)
+    excess, _ = _excess(found, kantorovich_rank(logits, descending=True, mask=kept), kept, k, positives)
     # The Heaviside function, and NaN for NaN: logits that have diverged are not right.
     wrong = torch.where(excess.isnan(), torch.nan, (excess > 0).to(logits.dtype))
     return reduce(_average(found, wrong, positives), reduction, weights, found.any)
@@ -191,15 +192,15 @@ def _found(labels: Tensor, logits: Tensor) -> _Labels:
 def _excess(
     found: _Labels, ranks: Tensor, kept: Tensor | None, k: int, positives: str
 ) -> tuple[Tensor, float | Tensor]:
-    """v = L - R - k + 1 of the label or of every class, and L - k, its largest value."""
+    """v = r - k of the label or of every class, where r is 1 for the best, and L - k, its largest value."""
     L = float(ranks.shape[-1]) if kept is None else live_count(ranks, kept)
     if found.at is not None:
-        return L - k + 1 - ranks.gather(-1, found.at), L - k
+        return ranks.gather(-1, found.at) - k, L - k
     if positives == "any":
-        best = torch.where(found.chosen, ranks, 0.0).amax(-1, keepdim=True)
-        return L - best - (k - 1), L - k
+        worse = ranks.shape[-1] + 1.0  # than any rank, and finite: a row without labels passes through J as well
+        return torch.where(found.chosen, ranks, worse).amin(-1, keepdim=True) - k, L - k
     others = (found.chosen.sum(-1, keepdim=True) - 1).clamp(min=0)
-    return L - ranks - (k - 1) - others, L - k - others
+    return ranks - k - others, L - k - others
 
 
 def _average(found: _Labels, penalty: Tensor, positives: str) -> Tensor:
