@@ -50,7 +50,7 @@ def shares_of_two(xi: tl.tensor, u: tl.tensor, s: tl.tensor) -> Any:
 
 @triton.jit
 def parts_of_two(xi: tl.tensor, weight: tl.tensor, u: tl.tensor, s: tl.tensor) -> Any:
-    """Return what each value adds to A, B, the weight of what is in, and the slope of A - B, as ``triton_sums`` says."""
+    """Return what each value adds to A, B, the weight of what is in, and the slope of A - B: see ``triton_sums``."""
     inside, smaller, larger = shares_of_two(xi, u, s)
     share = smaller * weight.to(tl.float32)
     slope = share * larger + 0.0
