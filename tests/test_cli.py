@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 import re
@@ -13,7 +14,7 @@ import torch
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from sinksort.paper import cli
+from sinksort.paper import cli, datasets
 from sinksort.paper.datasets import DATA_SETS
 
 PLAIN = {"NO_COLOR": "1", "COLUMNS": "100", "TERM": "dumb"}
@@ -194,14 +195,17 @@ def test_the_demo_alone_needs_scikit_learn(monkeypatch):
 
 
 @pytest.fixture
-def tables(tmp_path):
+def tables(tmp_path, monkeypatch):
+    """A folder with one table, and a catalogue that knows it."""
     folder = tmp_path / "data/cqr"
     folder.mkdir(parents=True)
-    for file in DATA_SETS["cqr"].files:
-        (folder / file.name).touch()
     rng = np.random.default_rng(0)
     rows = "".join(",".join(map(str, row)) + "\n" for row in rng.normal(size=(60, 4)).round(3))
-    (folder / "Concrete_Data.csv").write_text("a,b,c,d\n" + rows)
+    path = folder / "Concrete_Data.csv"
+    path.write_text("a,b,c,d\n" + rows)
+    known = datasets.File("cqr/Concrete_Data.csv", datasets.sha256(path))
+    files = tuple(known if file.path == known.path else file for file in DATA_SETS["cqr"].files)
+    monkeypatch.setitem(DATA_SETS, "cqr", dataclasses.replace(DATA_SETS["cqr"], files=files))
     return folder.parent
 
 
@@ -228,6 +232,123 @@ def test_reproduce_then_report(tmp_path, tables):
     assert code == 0
     assert "concrete" in (tmp_path / "to/report.html").read_text()
     assert str(tmp_path / "to/report.html") in said.replace("\n", "")
+
+
+TRAINED = ("--tables", "concrete", "--runs", 1, "--epochs", 1, "--steps", 1, "--levels", "0.5", "--device", "cpu")
+
+
+def test_nothing_is_computed_from_damaged_files(tmp_path, tables):
+    words = ["reproduce", "quantile-regression", "--data", tables, "--out", tmp_path / "out", *TRAINED]
+    path = tables / "cqr/Concrete_Data.csv"
+    whole = path.read_text()
+    path.write_text(whole + "1,2,3,4\n")  # a table like any other
+    code, said = call(*words)
+    assert code == 1
+    assert "cqr/Concrete_Data.csv not what they should be (by their sha256)" in said
+    assert "sinksort data --download cqr" in said
+    assert not (tmp_path / "out").exists()
+    path.write_text(whole)
+    code, said = call(*words)  # the other tables are not there, and not read
+    assert code == 0, said
+    (unit, _) = (tmp_path / "out/quantile-regression/units").glob("*.json")
+    assert json.loads(unit.read_text())["data"] == {"cqr/Concrete_Data.csv": datasets.sha256(path)}
+
+
+def test_nothing_is_reported_that_was_computed_from_damaged_files(tmp_path, tables):
+    words = ["reproduce", "quantile-regression", "--data", tables, "--out", tmp_path / "out", *TRAINED]
+    assert call(*words)[0] == 0
+    for unit in (tmp_path / "out/quantile-regression/units").glob("*soft*.json"):
+        unit.write_text(unit.read_text().replace(datasets.sha256(tables / "cqr/Concrete_Data.csv"), "0" * 64))
+    code, said = call("report", "--out", tmp_path / "out", "--to", tmp_path / "to")
+    assert code == 1
+    assert "concrete-0.5/soft in " in said
+    assert "was computed from files that are not what they should be (by their sha256): cqr/Concrete_Data.csv" in said
+    assert "sinksort reproduce quantile-regression --only 'concrete-0.5/soft' --fresh" in said
+    assert not (tmp_path / "to").exists()
+
+
+def test_starting_over_with_a_part_leaves_the_rest(tmp_path, tables):
+    words = ["reproduce", "quantile-regression", "--data", tables, "--out", tmp_path / "out", *TRAINED]
+    assert call(*words)[0] == 0
+    folder = tmp_path / "out/quantile-regression/units"
+    before = {path.name: path.stat().st_mtime_ns for path in folder.glob("*.json")}
+    code, said = call(*words, "--only", "*/soft", "--fresh")
+    assert code == 0, said
+    after = {path.name: path.stat().st_mtime_ns for path in folder.glob("*.json")}
+    assert {name for name in before if after[name] == before[name]} == {"concrete-0.5--hard--seed0.json"}
+    code, said = call(*words, "--only", "*/soft", "--fresh", "--eps", 0.1)
+    assert code == 1
+    assert "results of other settings (eps = 0.01 there, 0.1 now)" in said
+    assert "or start over with --fresh, but not with --only" in said
+    assert {path.name: path.stat().st_mtime_ns for path in folder.glob("*.json")} == after
+
+
+def test_what_matches_nothing_is_told(tmp_path, tables):
+    words = ["reproduce", "quantile-regression", "--data", tables, "--out", tmp_path / "out", *TRAINED]
+    code, said = call(*words, "--only", "bio/*", "--fresh")
+    assert code == 1
+    assert "--only must match one of concrete-0.5/hard, concrete-0.5/soft, got 'bio/*'" in said
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("quantile-regression", "--device", "gpu"), "--device must be auto, cpu, cuda or cuda:NUMBER, got 'gpu'"),
+        (("quantile-regression", "--device", "cuda:99"), r"--device cuda:99: torch finds \d+ CUDA devices here"),
+        (("quantile-regression", "--batch", "0"), "--batch must be 1 or more, got 0"),
+        (("quantile-regression", "--hidden", "-1"), "--hidden must be 1 or more, got -1"),
+        (("quantile-regression", "--eps", "nan"), "--eps must be a number above 0, got nan"),
+        (("quantile-regression", "--learning-rate", "0"), "--learning-rate must be a number above 0, got 0"),
+        (("quantile-regression", "--width", "2"), "--width must be from 0 to 1, got 2"),
+        (("quantile-regression", "--levels", "0.5,1.5"), "--levels must be from 0 to 1, got 1.5"),
+        (("quantile-regression", "--levels", ""), "--levels must have at least one number, got none"),
+        (("quantile-regression", "--test-share", "1"), "--test-share must be between 0 and 1, got 1"),
+        (("mnist-sort", "--sizes", ""), "--sizes must have at least one number, got none"),
+        (("mnist-sort", "--sizes", "3,0"), "--sizes must be from 1 to inf, got 0"),
+        (("mnist-sort", "--channels", "32"), "--channels must be two numbers, one for each convolution, got 1"),
+        (("mnist-sort", "--digits", "19"), "--digits must be from 1 to 18, got 19"),
+        (("mnist-sort", "--samples", "0"), "--samples must be 1 or more, got 0"),
+        (("mnist-sort", "--tau", "inf"), "--tau must be a number above 0, got inf"),
+        (("mnist-sort", "--noise", "-1"), "--noise must be from 0 to 1e.06, got -1"),
+        (("cifar10", "--temperature", "0"), "--temperature must be a number above 0, got 0"),
+        (("cifar100", "--eta", "-1"), "--eta must be a number above 0, got -1"),
+    ],
+)
+def test_wrong_numbers_are_told_without_a_traceback(tmp_path, words, said):
+    code, shown = call("reproduce", *words, "--data", tmp_path, "--out", tmp_path / "out")
+    assert code == 1
+    assert re.search(f"^error: {said}", shown)
+    assert not (tmp_path / "out").exists()
+
+
+def test_names_of_files_may_look_like_markup(tmp_path):
+    folder = tmp_path / "[" / "red]"
+    code, said = call("data", "--data", folder)
+    assert code == 0
+    assert str(folder) in said
+    code, said = call("data", "--data", tmp_path, "--place", folder)
+    assert code == 1
+    assert f"error: --place must be a folder that holds the files, got {folder}." in said
+
+
+@pytest.mark.parametrize("words", [("reproduce", "figures"), ("demo",), ("report", "--to")])
+def test_a_file_in_place_of_a_folder_is_told(tmp_path, words):
+    (tmp_path / "file").touch()
+    out = () if words[-1] == "--to" else ("--out",)
+    code, said = call(*words, *out, tmp_path / "file" / "out")
+    assert code == 1
+    assert said.splitlines()[-1].startswith("error: [Errno 20] Not a directory")
+
+
+def test_a_damaged_unit_is_named(tmp_path, tables):
+    words = ["reproduce", "quantile-regression", "--data", tables, "--out", tmp_path / "out", *TRAINED]
+    assert call(*words)[0] == 0
+    unit = tmp_path / "out/quantile-regression/units/concrete-0.5--hard--seed0.json"
+    unit.write_text(unit.read_text()[:99])
+    code, said = call("report", "--out", tmp_path / "out", "--to", tmp_path / "to")
+    assert code == 1
+    assert f"error: {unit} is damaged" in said
 
 
 def test_figures(tmp_path):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import hashlib
+import http.client
 import io
 import struct
 import tarfile
@@ -291,6 +293,89 @@ def test_download_of_something_else_writes_nothing(tmp_path, two_sets):
     assert not (tmp_path / "data").exists()
 
 
+def test_a_download_whose_second_file_is_bad_leaves_none(tmp_path, two_sets, monkeypatch):
+    bad = dataclasses.replace(datasets.DATA_SETS["packed"].files[1], sha256="0" * 64)
+    good = datasets.DATA_SETS["packed"].files[0]
+    for files in ((good, bad), (*datasets.DATA_SETS["plain"].files, bad)):  # of one archive, and of two addresses
+        monkeypatch.setitem(datasets.DATA_SETS, "both", DataSet("two files", files, ""))
+        with pytest.raises(ValueError, match=r"did not give two.bin as expected: sha256 .* nothing was written"):
+            list(datasets.download("both", tmp_path / "data"))
+        assert not (tmp_path / "data").exists()
+
+
+def test_an_archive_is_checked_before_it_is_unpacked(tmp_path, two_sets, monkeypatch):
+    address = (two_sets / "all.tar.gz").as_uri()
+    monkeypatch.setitem(datasets.ARCHIVES, address, "0" * 64)
+    monkeypatch.setattr(datasets.tarfile, "open", None)  # is not called
+    monkeypatch.setattr(datasets.gzip, "open", None)
+    with pytest.raises(ValueError, match=r"did not give the archive as expected: sha256 .*, expected 0000"):
+        datasets.download("packed", tmp_path / "data")
+    assert not (tmp_path / "data").exists()
+
+
+def test_every_archive_has_a_checksum():
+    sources = {file.source for data_set in DATA_SETS.values() for file in data_set.files}
+    assert {source for source in sources if source and source.endswith(".tar.gz")} == set(datasets.ARCHIVES)
+
+
+def packed(name, size):
+    """A tar.gz of one file of zeros, which is small whatever its size."""
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w:gz") as tar:
+        member = tarfile.TarInfo(name)
+        member.size = size
+        tar.addfile(member, io.BytesIO(bytes(size)))
+    return made.getvalue()
+
+
+@pytest.mark.parametrize("name", ["one.bin", "other.bin"])
+def test_an_archive_is_unpacked_up_to_a_bound(tmp_path, two_sets, monkeypatch, name):
+    monkeypatch.setattr(datasets, "_MOST", 1 << 20)
+    (two_sets / "all.tar.gz").write_bytes(packed(name, 1 << 22))
+    assert (two_sets / "all.tar.gz").stat().st_size < 1 << 14
+    with pytest.raises(ValueError, match=r"all.tar.gz unpacks to more than 1,048,576 bytes, .* nothing was written"):
+        datasets.download("packed", tmp_path / "data")
+    (two_sets / "table.csv").write_bytes(bytes(2 << 20))
+    with pytest.raises(ValueError, match=r"table.csv has more than 1,048,576 bytes, .* nothing was written"):
+        datasets.download("plain", tmp_path / "data")
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("spoil", [lambda z: z[:50], lambda z: z[:30] + b"\xff\xff" + z[32:], lambda z: b"no archive"])
+def test_an_archive_that_is_damaged(tmp_path, two_sets, spoil):
+    path = two_sets / "all.tar.gz"
+    path.write_bytes(spoil(path.read_bytes()))
+    with pytest.raises(
+        ValueError, match=r"all.tar.gz (is not a whole archive|did not give one.bin).* nothing was written"
+    ):
+        datasets.download("packed", tmp_path / "data")
+
+
+def test_a_connection_that_breaks_off_is_told(monkeypatch):
+    class Answer(io.BytesIO):
+        def read(self, size=-1):
+            raise http.client.IncompleteRead(b"half")
+
+    monkeypatch.setattr(datasets.urllib.request, "urlopen", lambda *_, **__: Answer())
+    with pytest.raises(OSError, match=r"https://example.org/x broke off .* nothing was written. Try again"):
+        datasets.fetch("https://example.org/x")
+
+
+def test_every_data_set_can_be_downloaded(tmp_path, monkeypatch):
+    """What every message recommends can be done: each file has an address, and nothing else is in the way."""
+    for name, data_set in DATA_SETS.items():
+        assert all(file.source is not None for file in data_set.files), name
+    content = {file.source: file.name.encode() for file in DATA_SETS["cqr"].files}
+    files = tuple(
+        dataclasses.replace(file, sha256=hashlib.sha256(file.name.encode()).hexdigest())
+        for file in DATA_SETS["cqr"].files
+    )
+    monkeypatch.setitem(DATA_SETS, "cqr", dataclasses.replace(DATA_SETS["cqr"], files=files))
+    monkeypatch.setattr(datasets, "fetch", content.__getitem__)
+    assert len(datasets.download("cqr", tmp_path)) == 7
+    datasets.require(("cqr",), tmp_path)
+
+
 @pytest.mark.usefixtures("two_sets")
 def test_download_without_an_address(tmp_path):
     with pytest.raises(LookupError, match=r"lost.csv has no official address .* sinksort data --place"):
@@ -315,6 +400,27 @@ def test_place_takes_whole_files_only(tmp_path):
     assert datasets.place(source, data) == []
     with pytest.raises(NotADirectoryError, match="--place must be a folder"):
         datasets.place(source / "one.bin", data)
+
+
+@pytest.mark.usefixtures("two_sets")
+def test_place_finds_the_whole_one_of_two(tmp_path):
+    source, data = tmp_path / "mine", tmp_path / "data"
+    for name, content in (("a", b"a,b\n"), ("b", b"damaged")):
+        (source / name).mkdir(parents=True)
+        (source / name / "table.csv").write_bytes(content)
+    assert datasets.place(source, data) == [data / "x/table.csv"]
+
+
+@pytest.mark.usefixtures("two_sets")
+def test_damaged_data_is_named_with_the_ways_to_mend_it(tmp_path):
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x/table.csv").write_bytes(b"a;b\n")
+    with pytest.raises(
+        ValueError, match=r"a table: x/table.csv not what they should be \(by their sha256\).*--download plain"
+    ):
+        datasets.require(("plain",), tmp_path)
+    (tmp_path / "x/table.csv").write_bytes(b"a,b\n")
+    datasets.require(("plain",), tmp_path)
 
 
 def test_missing_data_is_named_with_the_ways_to_get_it(tmp_path):

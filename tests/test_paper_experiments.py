@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
@@ -16,6 +17,7 @@ import torch
 from torch import nn
 
 from sinksort.paper.cifar import Cifar, Cifar100, Classifiers
+from sinksort.paper.datasets import sha256
 from sinksort.paper.experiments import EXPERIMENTS, reproduce
 from sinksort.paper.mnist_sort import Digits, MnistSort, SortTask, accuracies, gumbel, order_cross_entropy, true_ranks
 from sinksort.paper.networks import NumberReader, Perceptrons, ResNet18, SideBySide, VanillaCNN
@@ -378,15 +380,78 @@ def test_other_settings_do_not_mix(tmp_path):
     assert json.loads((tmp_path / "e/knobs.json").read_text())["eps"] == 0.01
 
 
+#: The command line, with another sha256 of a table in its catalogue.
+WITH_ANOTHER_TABLE = """
+import sys
+from sinksort.paper import cli, datasets
+table = datasets.File("cqr/Concrete_Data.csv", sys.argv.pop(1))
+datasets.DATA_SETS["cqr"] = datasets.DataSet("a table", (table,), "")
+cli.main()
+"""
+
+
+def test_two_processes_share_the_work(tmp_path, data):
+    """What one of them trains the other leaves to it, and takes over if it is killed."""
+    name, knobs = "quantile-regression", SMALL["quantile-regression"]
+    store = Store(tmp_path / name)
+    told = []
+
+    def watch(case, method, trained, epochs):
+        told.append((case, method, None if trained is None else trained.epochs))
+
+    started, go_on = threading.Event(), threading.Event()
+
+    def first():
+        with store.alone("concrete-0.5", "soft", wait=False) as alone:
+            assert alone
+            started.set()
+            assert go_on.wait(60)
+
+    other = threading.Thread(target=first)
+    other.start()
+    assert started.wait(60)
+    with (
+        store.alone("concrete-0.5", "soft", wait=False) as alone,
+        store.alone("concrete-0.5", "hard", wait=False) as free,
+    ):
+        assert (alone, free) == (False, True)
+    with pytest.raises(
+        ValueError, match=r"another process is training concrete-0.5/soft in .*; wait until it has ended"
+    ):
+        store.open(knobs, fresh=True)
+    store.open(knobs, fresh=True, only="*/hard")
+
+    def both(*args):
+        watch(*args)
+        if len({case_and_method[:2] for case_and_method in told}) == 3:
+            go_on.set()  # all but one have begun: the last is waited for
+
+    reproduce(name, knobs, data=data, out=tmp_path, device=CPU, watch=both)
+    other.join()
+    assert list(dict.fromkeys(entry[:2] for entry in told))[-1] == ("concrete-0.5", "soft")
+    assert len(list(store.units())) == 8
+    assert list((store.folder / "checkpoints").glob("*")) == []
+
+
+def test_two_commands_in_one_folder_train_everything_once(tmp_path, data):
+    options = ["--runs", "1", "--epochs", "40", "--steps", "10", "--tables", "concrete", "--only", "*/hard"]
+    command = [sys.executable, "-c", WITH_ANOTHER_TABLE, sha256(data / "cqr/Concrete_Data.csv")]
+    command += ["reproduce", "quantile-regression", *options, "--data", str(data), "--out", str(tmp_path / "out")]
+    alike = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=alike) for _ in range(2)]
+    said = [process.communicate()[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0]
+    assert sum(text.count("epoch 40") for text in said) == 2, said
+    assert sum(text.count("finished before") for text in said) == 2, said
+    assert all("2 finished runs" in text for text in said)
+
+
 def test_killed_and_resumed(tmp_path, data):
     """A real SIGKILL in the middle; the resumed run ends with the very numbers of one that was left alone."""
     options = ["--runs", "2", "--epochs", "15", "--steps", "10", "--measure-every", "1", "--tables", "concrete"]
     options += ["--only", "concrete-0.5/soft", "--data", str(data), "--device", "cpu"]
-    command = [sys.executable, "-m", "sinksort.paper", "reproduce", "quantile-regression", *options, "--out"]
-    # --data also wants the other tables: their content is not read here
-    for file in ("CASP.csv", "bike_train.csv", "STAR.csv", "communities.data", "communities_attributes.csv"):
-        (data / "cqr" / file).touch()
-    (data / "cqr/Features_TestSet.csv").touch()
+    command = [sys.executable, "-c", WITH_ANOTHER_TABLE, sha256(data / "cqr/Concrete_Data.csv")]
+    command += ["reproduce", "quantile-regression", *options, "--out"]
 
     killed, left = Store(tmp_path / "killed/quantile-regression"), Store(tmp_path / "left/quantile-regression")
     alike = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # as many threads as tests have

@@ -24,9 +24,10 @@ from torch.nn import functional
 
 from ..losses import topk_loss
 from ..solvers import Newton
+from .datasets import DATA_SETS, File
 from .images import Bytes, read_cifar
 from .networks import ResNet18, SideBySide, VanillaCNN
-from .settings import PRECISIONS, knob, require_among, require_counts
+from .settings import PRECISIONS, knob, require_among, require_counts, require_positive
 from .training import Batch, Numbers, generator
 
 NETWORKS = ("cnn", "resnet18")
@@ -58,6 +59,8 @@ class Cifar:
 
     def __post_init__(self) -> None:
         require_counts(runs=self.runs, epochs=self.epochs, batch=self.batch, measure_every=self.measure_every)
+        require_positive(learning_rate=self.learning_rate, eps=self.eps, raw_eps=self.raw_eps, eta=self.eta)
+        require_positive(temperature=self.temperature)
         require_among("networks", self.networks, self.known_networks)
         require_among("losses", self.losses, LOSSES)
         require_among("precision", (self.precision,), PRECISIONS)
@@ -67,6 +70,9 @@ class Cifar:
 
     def methods(self, _case: str) -> tuple[str, ...]:
         return self.losses
+
+    def files(self) -> tuple[File, ...]:
+        return DATA_SETS[f"cifar{self.classes}"].files
 
     def task(self, case: str, method: str, seeds: Sequence[int], data: Path, device: torch.device) -> Classifiers:
         if self.classes == 10:

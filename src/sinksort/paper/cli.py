@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
+import re
 import typing
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Annotated, Any
 import torch
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -72,9 +74,9 @@ def data_sets(
         raise typer.BadParameter(f"{download!r} is no data set; choose from {names}.", param_hint="--download")
     with _plainly():
         for path in datasets.place(place, folder) if place is not None else []:
-            console.print(f"placed {path}", highlight=False, soft_wrap=True)
+            _say(f"placed {path}")
         for path in datasets.download(download, folder) if download is not None else ():
-            console.print(f"fetched {path}", highlight=False, soft_wrap=True)
+            _say(f"fetched {path}")
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in ("data set", "file", "state"):
         table.add_column(name)
@@ -86,7 +88,7 @@ def data_sets(
             state = file.state(folder)
             whole &= state == "ok"
             table.add_row("", file.path, f"[{colour[state]}]{state}[/]")
-    console.print(f"Data in {folder}:\n", highlight=False, soft_wrap=True)
+    _say(f"Data in {folder}:\n")
     console.print(table)
     if not whole:
         console.print("\nGet the rest with --download NAME (online), or --place FOLDER (files you have).")
@@ -100,7 +102,7 @@ def build_report(
     """Collect finished runs and build the report: one HTML page, Markdown tables, raw results as JSON lines."""
     with _plainly():
         for path in build(out, to):
-            console.print(f"wrote {path}", highlight=False, soft_wrap=True)
+            _say(f"wrote {path}")
 
 
 @app.command("demo")
@@ -124,7 +126,7 @@ def run_playground(
         from ..explore.server import explore  # needs Bokeh, which the other commands do not
 
         def say(address: str) -> None:
-            console.print(f"The playground is at {address} (stop it with Ctrl+C).", highlight=False, soft_wrap=True)
+            _say(f"The playground is at {address} (stop it with Ctrl+C).")
 
         explore(port, browser, say)
 
@@ -132,8 +134,9 @@ def run_playground(
 @again.command("figures")
 def reproduce_figures(out: OutOption = Path("out")) -> None:
     """Figures 1 to 3, as PNG and SVG."""
-    for path in draw_all(out / "figures", console):
-        console.print(f"wrote {path}", highlight=False, soft_wrap=True)
+    with _plainly():
+        for path in draw_all(out / "figures", console):
+            _say(f"wrote {path}")
 
 
 # ---- one command an experiment, made from its dataclass
@@ -146,7 +149,7 @@ def _command(name: str, experiment: Experiment) -> Callable[..., None]:
     def command(**options: Any) -> None:
         chosen = {f.name: _as_field(f.name, types[f.name], options.pop(f.name)) for f in settings}
         with _plainly():
-            _reproduce(name, experiment, experiment.knobs(**chosen), **options)
+            _reproduce(name, experiment.knobs(**chosen), **options)
 
     parameters = [_parameter(f.name, types[f.name], f.default, f.metadata["about"]) for f in settings]
     parameters += [
@@ -191,13 +194,11 @@ def _as_field(name: str, kind: Any, value: Any) -> Any:
         ) from error
 
 
-def _reproduce(
-    name: str, experiment: Experiment, knobs: Any, *, device: str, data: Path | None, out: Path, only: str, resume: bool
-) -> None:
-    where = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
+def _reproduce(name: str, knobs: Any, *, device: str, data: Path | None, out: Path, only: str, resume: bool) -> None:
+    where = _device(device)
     folder = datasets.data_folder(data)
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TextColumn("{task.fields[shown]}"))
-    datasets.require(experiment.data, folder)
+    datasets.require_files(knobs.files(), folder)
     with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
         rows: dict[tuple[str, str], Any] = {}
 
@@ -209,8 +210,19 @@ def _reproduce(
             progress.update(rows[case, method], completed=done, shown=shown)
 
         store = reproduce(name, knobs, data=folder, out=out, device=where, only=only, fresh=not resume, watch=watch)
-    console.print(f"\n{len(list(store.units()))} finished runs in {store.folder}", highlight=False, soft_wrap=True)
-    console.print("Build the tables with: sinksort report", highlight=False)
+    _say(f"\n{len(list(store.units()))} finished runs in {store.folder}")
+    _say("Build the tables with: sinksort report")
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
+        raise ValueError(f"--device must be auto, cpu, cuda or cuda:NUMBER, got {name!r}.")
+    device = torch.device(name)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ValueError(f"--device {name}: torch finds {torch.cuda.device_count()} CUDA devices here.")
+    return device
 
 
 def _shown(trained: Trained) -> str:
@@ -221,13 +233,18 @@ def _shown(trained: Trained) -> str:
     return f"epoch {trained.epochs} {means}"
 
 
+def _say(text: str) -> None:
+    """A line as it is: names of files may look like markup."""
+    console.print(text, highlight=False, soft_wrap=True, markup=False)
+
+
 @contextlib.contextmanager
 def _plainly() -> Iterator[None]:
     """What is wrong with files or settings is told in one line, without a traceback."""
     try:
         yield
     except (OSError, ValueError, LookupError, ImportError) as error:
-        console.print(f"[red]error:[/] {error}", highlight=False, soft_wrap=True)
+        console.print(f"[red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         raise typer.Exit(1) from error
 
 

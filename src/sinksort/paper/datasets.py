@@ -1,20 +1,22 @@
 """The data sets: which files they are, whether they are at hand and whole, and how they come there.
 
 They live in one folder, given by ``--data`` or the variable SINKSORT_DATA (default: ``data``), in the folders that
-their official archives unpack to. A file is whole when its sha256 is the one below. Files are placed whole or not at
-all.
+their official archives unpack to. A file is whole when its sha256 is the one below. What is fetched is checked before
+it is unpacked, and again file by file before any of it is written: a download leaves all of its files, or none.
 """
 
 from __future__ import annotations
 
 import gzip
 import hashlib
+import http.client
 import io
 import os
 import tarfile
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +24,13 @@ from .store import write_atomic
 
 _MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 _CIFAR = "https://www.cs.toronto.edu/~kriz/"
-_TABLES = "https://raw.githubusercontent.com/yromano/cqr/master/datasets/"
+_GITHUB = "https://raw.githubusercontent.com/"
+_TABLES = f"{_GITHUB}yromano/cqr/73267abb7ed7d3c6dad6ab4449154db7ec306535/datasets/"
+_FACEBOOK = (  #: a copy of the test part of UCI's Facebook Comment Volume, which has no address of its own there
+    f"{_GITHUB}wdehrich/facebook-comment-volume-prediction/c7044af60239768861fda1ced11774e11b3a9528/"
+    "Dataset/Dataset/Testing/Features_TestSet.csv"
+)
+_MOST = 1 << 28  #: bytes that are fetched from one address, or unpacked from one archive
 
 
 @dataclass(frozen=True)
@@ -63,9 +71,15 @@ def _cifar(classes: int, name: str, digest: str) -> File:
     return File(f"{folder}/{name}.bin", digest, f"{_CIFAR}cifar-{classes}-binary.tar.gz")
 
 
-def _table(name: str, digest: str, *, online: bool = True) -> File:
-    return File(f"cqr/{name}", digest, f"{_TABLES}{name}" if online else None)
+def _table(name: str, digest: str, source: str | None = None) -> File:
+    return File(f"cqr/{name}", digest, source or f"{_TABLES}{name}")
 
+
+#: sha256 of the archives, by their addresses: they are unpacked only if it is this.
+ARCHIVES = {
+    f"{_CIFAR}cifar-10-binary.tar.gz": "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+    f"{_CIFAR}cifar-100-binary.tar.gz": "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
+}
 
 DATA_SETS: dict[str, DataSet] = {
     "mnist": DataSet(
@@ -110,12 +124,15 @@ DATA_SETS: dict[str, DataSet] = {
             _table(
                 "Features_TestSet.csv",
                 "2a44ae9376204719ecd66cc2486481b214848428108b73407ef4e750a3ed9204",
-                online=False,
+                _FACEBOOK,
             ),
         ),
         "UCI, Kaggle and AER; CC BY 4.0 except STAR (GPL)",
     ),
 }
+
+#: Read in place of the test part where somebody has it. Its sha256 is not known, but is written down with the results.
+VARIANT = File("cqr/Features_Variant_1.csv", "")
 
 
 def data_folder(given: Path | None) -> Path:
@@ -131,71 +148,134 @@ def sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def require(names: tuple[str, ...], folder: Path) -> None:
-    """An error that says how to get them when files of these data sets are not there."""
-    for name in names:
-        lost = [file.path for file in DATA_SETS[name].files if not (folder / file.path).exists()]
-        if lost:
-            raise FileNotFoundError(
-                f"{DATA_SETS[name].title}: {', '.join(lost)} not found in {folder}. Say where the data is with --data "
-                f"or SINKSORT_DATA, copy it there with: sinksort data --place FOLDER, or fetch it with: "
-                f"sinksort data --download {name}"
-            )
+def require(names: Sequence[str], folder: Path) -> None:
+    """An error that says what to do when files of these data sets are missing or damaged."""
+    require_files([file for name in names for file in DATA_SETS[name].files], folder)
+
+
+def require_files(files: Iterable[File], folder: Path) -> None:
+    """The same of some files."""
+    wanted = set(files)
+    for name, data_set in DATA_SETS.items():
+        states = {file.path: file.state(folder) for file in data_set.files if file in wanted}
+        for state, error in (("missing", FileNotFoundError), ("damaged", ValueError)):
+            paths = [path for path, found in states.items() if found == state]
+            if paths:
+                what = "not found" if state == "missing" else "not what they should be (by their sha256)"
+                raise error(
+                    f"{data_set.title}: {', '.join(paths)} {what} in {folder}. Say where the data is with --data "
+                    f"or SINKSORT_DATA, copy it there with: sinksort data --place FOLDER, or fetch it with: "
+                    f"sinksort data --download {name}"
+                )
+
+
+def fingerprints(files: Iterable[File], folder: Path) -> dict[str, str]:
+    """The sha256 of each of these files, by path; what is not there is left out."""
+    return {file.path: sha256(folder / file.path) for file in files if (folder / file.path).exists()}
+
+
+def altered(found: Mapping[str, str]) -> list[str]:
+    """Of ``fingerprints``: the paths whose sha256 is not the one that it should be."""
+    known = {file.path: file.sha256 for data_set in DATA_SETS.values() for file in data_set.files}
+    return [path for path, digest in found.items() if known.get(path, digest) != digest]
 
 
 def place(source: Path, folder: Path) -> list[Path]:
     """Copy every file of a data set that is found below ``source`` and is whole to its place in ``folder``."""
     if not source.is_dir():
         raise NotADirectoryError(f"--place must be a folder that holds the files, got {source}.")
-    found = {path.name: path for path in sorted(source.rglob("*")) if path.is_file()}
+    found: dict[str, list[Path]] = {}
+    for path in sorted(source.rglob("*")):
+        if path.is_file():
+            found.setdefault(path.name, []).append(path)
     placed = []
     for data_set in DATA_SETS.values():
         for file in data_set.files:
-            path = found.get(file.name)
-            if path is not None and file.state(folder) != "ok" and sha256(path) == file.sha256:
-                write_atomic(folder / file.path, path.read_bytes())
+            whole = [path for path in found.get(file.name, []) if sha256(path) == file.sha256]
+            if whole and file.state(folder) != "ok":
+                write_atomic(folder / file.path, whole[0].read_bytes())
                 placed.append(folder / file.path)
     return placed
 
 
-def download(name: str, folder: Path) -> Iterator[Path]:
-    """Fetch what is missing of a data set, one path a file that has arrived whole."""
-    wanted = [file for file in DATA_SETS[name].files if file.state(folder) != "ok"]
-    nowhere = [file.name for file in wanted if file.source is None]
-    if nowhere:
+def download(name: str, folder: Path) -> list[Path]:
+    """Fetch what is missing of a data set and has an address: all of it, or nothing. The files written."""
+    files = DATA_SETS[name].files
+    wanted = [file for file in files if file.state(folder) != "ok"]
+    if wanted and all(file.source is None for file in files):
         raise LookupError(
-            f"{', '.join(nowhere)} has no official address of its own; get the UCI data set 'Facebook Comment Volume' "
-            "and place it with: sinksort data --place FOLDER"
+            f"{', '.join(file.name for file in wanted)} has no official address of its own; find the data set "
+            f"'{DATA_SETS[name].title}' and place it with: sinksort data --place FOLDER"
         )
+    contents: dict[File, bytes] = {}
     for source in dict.fromkeys(file.source for file in wanted if file.source is not None):
-        from_there = [file for file in wanted if file.source == source]
-        yield from store(source, fetch(source), from_there, folder)
+        contents |= read(source, fetch(source), [file for file in wanted if file.source == source])
+    for file, content in contents.items():
+        write_atomic(folder / file.path, content)
+    return [folder / file.path for file in contents]
 
 
 def fetch(source: str) -> bytes:
     """The bytes at an https or file address."""
     if urllib.parse.urlsplit(source).scheme not in ("https", "file"):
         raise ValueError(f"a source must be an https or file address, got {source!r}.")
-    with urllib.request.urlopen(source, timeout=60) as answer:  # noqa: S310 - the scheme was checked
-        content: bytes = answer.read()
+    try:
+        with urllib.request.urlopen(source, timeout=60) as answer:  # noqa: S310 - the scheme was checked
+            content: bytes = answer.read(_MOST + 1)
+    except http.client.HTTPException as error:
+        raise OSError(f"{source} broke off ({error!r}); nothing was written. Try again.") from error
+    if len(content) > _MOST:
+        raise ValueError(f"{source} has more than {_MOST:,} bytes, which no data set has; nothing was written.")
     return content
 
 
-def store(source: str, content: bytes, files: list[File], folder: Path) -> Iterator[Path]:
-    """Put the files in ``content``, the file itself or a tar archive of them, to their places."""
-    if not source.endswith(".tar.gz"):
-        contents = {files[0].name: content}
+def read(source: str, content: bytes, files: Sequence[File]) -> dict[File, bytes]:
+    """What each of these files holds, out of ``content``: the file itself, or a tar archive of them; checked."""
+    if source.endswith(".tar.gz"):
+        _require_digest(source, "the archive", content, ARCHIVES.get(source))
+        by_name = _unpacked(source, content, {file.name for file in files})
     else:
-        names = {file.name for file in files}
-        with tarfile.open(fileobj=io.BytesIO(gzip.decompress(content))) as archive:
-            members = [member for member in archive if member.isfile() and Path(member.name).name in names]
-            contents = {Path(m.name).name: read.read() for m in members if (read := archive.extractfile(m)) is not None}
+        by_name = {files[0].name: content}
     for file in files:
-        found = hashlib.sha256(contents.get(file.name, b"")).hexdigest()
-        if found != file.sha256:
+        _require_digest(source, file.name, by_name.get(file.name, b""), file.sha256)
+    return {file: by_name[file.name] for file in files}
+
+
+def _require_digest(source: str, what: str, content: bytes, expected: str | None) -> None:
+    found = hashlib.sha256(content).hexdigest()
+    if expected is not None and found != expected:
+        raise ValueError(
+            f"{source} did not give {what} as expected: sha256 {found}, expected {expected}; nothing was "
+            "written. Try again, or place the file by hand."
+        )
+
+
+def _unpacked(source: str, content: bytes, names: set[str]) -> dict[str, bytes]:
+    """The files of these names in a tar archive, by name."""
+    try:
+        with (
+            gzip.open(io.BytesIO(content)) as plain,
+            tarfile.open(fileobj=_Bounded(plain, source), mode="r|") as archive,  # type: ignore[call-overload]
+        ):
+            plain_files = (member for member in archive if member.isfile() and not member.issparse())
+            members = (member for member in plain_files if Path(member.name).name in names)
+            read = ((Path(member.name).name, archive.extractfile(member)) for member in members)
+            return {name: file.read() for name, file in read if file is not None}
+    except (EOFError, gzip.BadGzipFile, zlib.error, tarfile.TarError) as error:
+        raise ValueError(f"{source} is not a whole archive ({error}); nothing was written. Try again.") from error
+
+
+class _Bounded:
+    """A file that raises when more is read of it than any data set has: a small archive may unpack to anything."""
+
+    def __init__(self, file: gzip.GzipFile, source: str) -> None:
+        self._file, self._source, self._left = file, source, _MOST
+
+    def read(self, size: int) -> bytes:
+        content = self._file.read(min(size, self._left + 1))
+        self._left -= len(content)
+        if self._left < 0:
             raise ValueError(
-                f"{source} did not give {file.name} as expected: sha256 {found}, expected {file.sha256}; nothing was "
-                "written. Try again, or place the file by hand."
+                f"{self._source} unpacks to more than {_MOST:,} bytes, which no data set has; nothing was written."
             )
-        write_atomic(folder / file.path, contents[file.name])
-        yield folder / file.path
+        return content

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import torch
 
 from .cifar import Cifar, Cifar100
+from .datasets import File, fingerprints
 from .machine import machine
 from .mnist_sort import MnistSort
 from .quantile_regression import QuantileRegression
@@ -32,6 +33,9 @@ class Knobs(Protocol):
 
     def methods(self, case: str) -> tuple[str, ...]:
         """What is compared in that row."""
+
+    def files(self) -> Sequence[File]:
+        """What is read of the data sets."""
 
     def task(self, case: str, method: str, seeds: Sequence[int], data: Path, device: torch.device) -> Task:
         """Model, data and loss of the runs with these seeds."""
@@ -71,46 +75,74 @@ def reproduce(
 ) -> Store:
     """Run what is missing of an experiment; all seeds of a (case, method) train side by side.
 
-    ``only`` is a pattern for "case/method": several processes may share the work, and the folder.
+    ``only`` is a pattern for "case/method". Several processes may share the work, and the folder: what one of them
+    trains the others leave to it, and wait for at the end.
     """
+    work = [(case, method) for case in knobs.cases() for method in knobs.methods(case)]
+    chosen = [(case, method) for case, method in work if fnmatch.fnmatch(f"{case}/{method}", only)]
+    if not chosen:
+        raise ValueError(f"--only must match one of {', '.join(map('/'.join, work))}, got {only!r}.")
     store = Store(out / name)
-    store.open(knobs, fresh=fresh)
-    for case in knobs.cases():
-        for method in knobs.methods(case):
-            if not fnmatch.fnmatch(f"{case}/{method}", only):
-                continue
-            seeds = store.missing(case, method, range(knobs.runs))
-            if not seeds:
-                watch(case, method, None, knobs.epochs)
-                continue
-            checkpoint = store.checkpoint(case, method)
-            saved = checkpoint.load(device)
-            if saved is not None and set(seeds) <= set(saved["seeds"]):
-                seeds = saved["seeds"]  # killed in training, or while the units were written: the same runs go on
-            task = knobs.task(case, method, seeds, data, device)
-            trained = train(
-                task,
-                epochs=knobs.epochs,
-                learning_rate=knobs.learning_rate,
-                falls=getattr(knobs, "rate_falls", False),  # elsewhere the paper names a constant one
-                measure_every=knobs.measure_every,
-                checkpoint=checkpoint,
-                tell=lambda so_far, case=case, method=method: watch(case, method, so_far, knobs.epochs),  # type: ignore[misc]
-            )
-            for seed, curve in zip(seeds, trained.curves, strict=True):
-                unit = {
-                    "experiment": name,
-                    "case": case,
-                    "method": method,
-                    "seed": seed,
-                    "knobs": dataclasses.asdict(knobs),
-                    "curve": curve,
-                    "together": len(seeds),  # runs that trained side by side
-                    "seconds": trained.seconds,  # for all of them
-                    "step_ms": trained.step_ms,
-                    "machine": machine(device),
-                }
-                write_atomic(store.unit(case, method, seed), as_json(unit))
-            checkpoint.remove()
-            store.sweep(case, method)
+    store.open(knobs, fresh=fresh, only=only)
+    used = fingerprints(knobs.files(), data)
+
+    def finished(case: str, method: str, *, wait: bool) -> bool:
+        """Whether a method has all its units, which are made if no other process is about to do so."""
+        if not store.missing(case, method, range(knobs.runs)):
+            watch(case, method, None, knobs.epochs)
+            return True
+        with store.alone(case, method, wait=wait) as alone:
+            if alone:
+                _finish(store, knobs, case, method, data, device, {"experiment": name, "data": used}, watch)
+            return alone
+
+    for case, method in [both for both in chosen if not finished(*both, wait=False)]:
+        finished(case, method, wait=True)
     return store
+
+
+def _finish(
+    store: Store,
+    knobs: Any,
+    case: str,
+    method: str,
+    data: Path,
+    device: torch.device,
+    said: dict[str, Any],
+    watch: Watcher,
+) -> None:
+    """Train the runs of a method that have no unit yet, and write these, with what is to be ``said`` in each."""
+    seeds = store.missing(case, method, range(knobs.runs))
+    if not seeds:  # another process has just made them
+        watch(case, method, None, knobs.epochs)
+        return
+    checkpoint = store.checkpoint(case, method)
+    saved = checkpoint.load(device)
+    if saved is not None and set(seeds) <= set(saved["seeds"]):
+        seeds = saved["seeds"]  # killed in training, or while the units were written: the same runs go on
+    task = knobs.task(case, method, seeds, data, device)
+    trained = train(
+        task,
+        epochs=knobs.epochs,
+        learning_rate=knobs.learning_rate,
+        falls=getattr(knobs, "rate_falls", False),  # elsewhere the paper names a constant one
+        measure_every=knobs.measure_every,
+        checkpoint=checkpoint,
+        tell=lambda so_far: watch(case, method, so_far, knobs.epochs),
+    )
+    for seed, curve in zip(seeds, trained.curves, strict=True):
+        unit = {
+            **said,
+            "case": case,
+            "method": method,
+            "seed": seed,
+            "knobs": dataclasses.asdict(knobs),
+            "curve": curve,
+            "together": len(seeds),  # runs that trained side by side
+            "seconds": trained.seconds,  # for all of them
+            "step_ms": trained.step_ms,
+            "machine": machine(device),
+        }
+        write_atomic(store.unit(case, method, seed), as_json(unit))
+    checkpoint.remove()
+    store.sweep(case, method)

@@ -12,6 +12,7 @@ digits, at the epoch that is best on lists made of validation digits. Equal numb
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,9 +22,10 @@ from torch import Tensor
 
 from ..losses import permutation_cross_entropy
 from ..relaxations import NeuralSort, permutation
+from .datasets import DATA_SETS, File
 from .images import Bytes, read_mnist
 from .networks import NumberReader, SideBySide
-from .settings import PRECISIONS, knob, require_among, require_counts
+from .settings import PRECISIONS, knob, require_among, require_counts, require_numbers, require_positive
 from .training import Batch, Numbers, generator
 
 METHODS = ("transport", "neuralsort", "neuralsort-stochastic")  # those of the paper's table
@@ -54,6 +56,14 @@ class MnistSort:
 
     def __post_init__(self) -> None:
         require_counts(runs=self.runs, epochs=self.epochs, lists=self.lists, measure_every=self.measure_every)
+        require_counts(samples=self.samples)
+        require_numbers("sizes", self.sizes, 1, math.inf)
+        require_numbers("digits", (self.digits,), 1, 18)  # larger numbers are no whole numbers of 64 bits
+        require_numbers("channels", self.channels, 1, math.inf)
+        if len(self.channels) != 2:
+            raise ValueError(f"--channels must be two numbers, one for each convolution, got {len(self.channels)}.")
+        require_positive(learning_rate=self.learning_rate, eps=self.eps, tau=self.tau, raw_eps=self.raw_eps)
+        require_numbers("noise", (self.noise,), 0, 1e6)
         require_among("compare", self.compare, (*METHODS, "transport-raw"))
         require_among("precision", (self.precision,), PRECISIONS)
 
@@ -62,6 +72,9 @@ class MnistSort:
 
     def methods(self, _case: str) -> tuple[str, ...]:
         return self.compare
+
+    def files(self) -> tuple[File, ...]:
+        return DATA_SETS["mnist"].files
 
     def task(self, case: str, method: str, seeds: Sequence[int], data: Path, device: torch.device) -> SortTask:
         images, labels = read_mnist(data / "mnist", "train")

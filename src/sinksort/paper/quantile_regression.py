@@ -20,9 +20,10 @@ import torch
 from torch import Tensor
 
 from ..losses import least_quantile_loss
+from .datasets import DATA_SETS, VARIANT, File
 from .networks import Perceptrons
-from .settings import knob, require_among, require_counts
-from .tables import TABLES, read_table, split
+from .settings import knob, require_among, require_counts, require_numbers, require_positive
+from .tables import FILES, TABLES, read_table, split
 from .training import Batch, Numbers, generator
 
 METHODS = ("hard", "soft")
@@ -50,6 +51,11 @@ class QuantileRegression:
 
     def __post_init__(self) -> None:
         require_counts(runs=self.runs, epochs=self.epochs, steps=self.steps, measure_every=self.measure_every)
+        require_counts(batch=self.batch, hidden=self.hidden)
+        require_positive(learning_rate=self.learning_rate, eps=self.eps, width=self.width)
+        require_numbers("width", (self.width,), 0, 1)
+        require_numbers("levels", self.levels, 0, 1)
+        require_numbers("test_share", (self.test_share,), 0, 1, ends=False)
         require_among("tables", self.tables, self.known_tables)
         require_among("response", (self.response,), ("standard", "mean-abs"))
 
@@ -58,6 +64,10 @@ class QuantileRegression:
 
     def methods(self, _case: str) -> tuple[str, ...]:
         return METHODS
+
+    def files(self) -> tuple[File, ...]:
+        names = {name for table in self.tables for name in FILES[table]}
+        return tuple(file for file in (*DATA_SETS["cqr"].files, VARIANT) if file.name in names)
 
     def task(self, case: str, method: str, seeds: Sequence[int], data: Path, device: torch.device) -> RegressionTask:
         name, _, level = case.rpartition("-")

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .datasets import altered
 from .store import Store, write_atomic
 
 Unit = dict[str, Any]
@@ -49,10 +50,24 @@ def collect(out: Path, raw: Path) -> list[Path]:
         path = raw / f"{folder.name}.jsonl"
         known = {_key(unit): unit for unit in read(path)}
         known.update({_key(unit): unit for unit in Store(folder).units()})
+        _require_right_data(known.values(), folder)
         lines = (json.dumps(unit, sort_keys=True) for _, unit in sorted(known.items()))
         write_atomic(path, "".join(f"{line}\n" for line in lines).encode())
         written.append(path)
     return written
+
+
+def _require_right_data(units: Iterable[Unit], folder: Path) -> None:
+    """Nothing is reported that was computed from other data than the catalogue's. Demos read no files."""
+    for unit in units:
+        wrong = altered(unit.get("data", {}))
+        if wrong:
+            name = f"{unit['case']}/{unit['method']}"
+            raise ValueError(
+                f"{name} in {folder} was computed from files that are not what they should be (by their sha256): "
+                f"{', '.join(wrong)}. Check the data with: sinksort data, and run it again with: "
+                f"sinksort reproduce {folder.name} --only '{name}' --fresh"
+            )
 
 
 def _key(unit: Unit) -> tuple[str, str, str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import field
 from typing import Any
@@ -35,3 +36,20 @@ def require_counts(**counts: int) -> None:
     for name, count in counts.items():
         if count < 1:
             raise ValueError(f"--{name.replace('_', '-')} must be 1 or more, got {count}.")
+
+
+def require_numbers(name: str, given: Sequence[float], low: float, high: float, *, ends: bool = True) -> None:
+    """Numbers are from ``low`` to ``high``; or between them, without the ends. There is at least one."""
+    if not given:
+        raise ValueError(f"--{name.replace('_', '-')} must have at least one number, got none.")
+    for number in given:
+        if not (low <= number <= high if ends else low < number < high):  # NaN is neither
+            what = f"from {low:g} to {high:g}" if ends else f"between {low:g} and {high:g}"
+            raise ValueError(f"--{name.replace('_', '-')} must be {what}, got {number:g}.")
+
+
+def require_positive(**numbers: float) -> None:
+    """Steps, entropies and temperatures are larger than zero, and finite."""
+    for name, number in numbers.items():
+        if not 0 < number < math.inf:
+            raise ValueError(f"--{name.replace('_', '-')} must be a number above 0, got {number:g}.")

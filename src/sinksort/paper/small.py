@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from .cifar import Cifar, Classifiers
+from .datasets import File
 from .images import Bytes
 from .mnist_sort import METHODS, Digits, MnistSort, SortTask
 from .networks import VanillaCNN
@@ -43,6 +44,9 @@ class SmallRegression(QuantileRegression):
     learning_rate: float = knob(1e-3, "Adam's constant step size")
     tables: tuple[str, ...] = knob(("diabetes",), "which tables")
     measure_every: int = knob(1, "epochs between measurements")
+
+    def files(self) -> tuple[File, ...]:
+        return ()
 
     def task(self, case: str, method: str, seeds: Sequence[int], _data: Path, device: torch.device) -> RegressionTask:
         from sklearn.datasets import load_diabetes
@@ -73,6 +77,9 @@ class SmallSort(MnistSort):
     learning_rate: float = knob(1e-3, "Adam's constant step size")
     measure_every: int = knob(2, "epochs between measurements")
 
+    def files(self) -> tuple[File, ...]:
+        return ()
+
     def task(self, case: str, method: str, seeds: Sequence[int], _data: Path, device: torch.device) -> SortTask:
         images, labels = _digits()
         ends = (0, _TRAINING, _TRAINING + _VALIDATION, len(labels))
@@ -93,6 +100,9 @@ class SmallClassifier(Cifar):
     learning_rate: float = knob(1e-3, "Adam's constant step size")
     eps: float = knob(1e-2, "entropy of the transport")
     flip: bool = knob(False, "digits are not mirrored")
+
+    def files(self) -> tuple[File, ...]:
+        return ()
 
     def task(self, _case: str, method: str, seeds: Sequence[int], _data: Path, device: torch.device) -> Classifiers:
         images, labels = _digits()

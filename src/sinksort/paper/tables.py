@@ -171,3 +171,13 @@ TABLES: dict[str, Callable[[Path], tuple[Array, Array]]] = {
     "concrete": _concrete,
     "community": _community,
 }
+
+#: What each table is read from. Of the two files of ``facebook`` the second is read if it is there.
+FILES: dict[str, tuple[str, ...]] = {
+    "bio": ("CASP.csv",),
+    "bike": ("bike_train.csv",),
+    "facebook": ("Features_TestSet.csv", "Features_Variant_1.csv"),
+    "star": ("STAR.csv",),
+    "concrete": ("Concrete_Data.csv",),
+    "community": ("communities.data", "communities_attributes.csv"),
+}
