@@ -44,8 +44,8 @@ SELECTING = ("soft_quantile", "soft_median", "soft_topk values", "soft_topk mask
 LAYOUTS = ("plain", "transposed", "first", "middle", "strided", "offset", "expanded", "batched")
 COTANGENTS = ("normal", "answer", "sparse", "positive", "sign", "one row")
 DTYPES = {torch.float32: 0.7, torch.float16: 0.08, torch.bfloat16: 0.08, torch.float64: 0.14}
-_MOST_ROWS = 4096
-_WORK = {"cpu": 4e6, "cuda": 2e8}  #: entries of plans in one case
+_MOST_ROWS = {"cpu": 512, "cuda": 4096}  #: in one case
+_WORK = {"cpu": 2e6, "cuda": 2e8}  #: entries of plans in one case
 
 
 # ---- kinds of rows
@@ -153,7 +153,7 @@ class Case:
         entries = self.n * self.m * levels + min(self.n, self.m) ** 3 / 30
         if self.operator == "soft_permutation":
             entries *= 3
-        return max(1, min(_MOST_ROWS, int(_WORK[device] / entries)))
+        return max(1, min(_MOST_ROWS[device], int(_WORK[device] / entries)))
 
     def __str__(self) -> str:
         said = {"n": self.n, "eps": f"{self.eps:.3g}", "squash": self.squash, **self.options}

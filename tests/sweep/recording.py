@@ -47,6 +47,7 @@ class Record:
     source: str
     machine: str
     torch: str
+    first: int = 0  #: the first case
     next: int = 0  #: the first case that has not run
     rows: int = 0
     seconds: float = 0.0
@@ -109,7 +110,7 @@ def _lines(record: Record) -> Iterator[str]:
     command = f"python -m tests.sweep --device {record.device}" + (f" --seed {record.seed}" if record.seed else "")
     yield f"# Random rows on {'the CPU' if record.device == 'cpu' else 'a GPU'}, all against float64"
     yield ""
-    yield f"`{command}`: {record.rows:,} rows in {record.next:,} cases, {record.wrong:,} of them wrong."
+    yield f"`{command}`: {record.rows:,} rows in {record.next - record.first:,} cases, {record.wrong:,} of them wrong."
     yield f"{record.machine}, torch {record.torch}, {record.seconds / 60:.0f} minutes, package {record.source}."
     yield "What a case is and when a row is wrong is written in `tests/sweep/cases.py` and `tests/sweep/judging.py`."
     yield ""

@@ -163,7 +163,7 @@ def sweep(record: Record, state: Path | None, rows: int, minutes: float) -> None
             shown = passed
             if state is not None:
                 record.write(state)
-            print(f"{record.seconds:6.0f} s  {record.next:6,} cases  {record.rows:10,} rows  {record.wrong:6,} wrong  "
+            print(f"{record.seconds:6.0f} s  {record.next - record.first:6,} cases  {record.rows:10,} rows  {record.wrong:6,} wrong  "
                   f"{len(record.failures)} failures", flush=True)  # fmt: skip
     if state is not None:
         record.write(state)
@@ -177,6 +177,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=10.0, help="stop after so many, in this run")
     parser.add_argument("--state", type=Path, help="where it goes on from; benchmarks/results/sweep_DEVICE.json")
     parser.add_argument("--fresh", action="store_true", help="begin again")
+    parser.add_argument("--first", type=int, default=0, help="the case to begin with")
     parser.add_argument("--case", type=int, help="show one case and nothing else")
     parser.add_argument("--row", type=int, help="of that case show this row, in place of the two worst")
     parser.add_argument("--most", type=int, help="of that case take the first rows only")
@@ -185,6 +186,7 @@ def main(arguments: list[str] | None = None) -> int:
         return show(draw(options.seed, options.case), options.device, options.row, options.most)
     state = options.state or ROOT / f"benchmarks/results/sweep_{options.device}.json"
     record = Record.new(options.seed, options.device)
+    record.first = record.next = options.first
     if state.exists() and not options.fresh:
         before = Record.read(state)
         same = (before.seed, before.device, before.source) == (record.seed, record.device, record.source)
@@ -197,7 +199,7 @@ def main(arguments: list[str] | None = None) -> int:
     state.parent.mkdir(parents=True, exist_ok=True)
     sweep(record, state, options.rows, options.minutes)
     state.with_suffix(".md").write_text(page(record), encoding="utf-8")
-    print(f"{record.rows:,} rows in {record.next:,} cases: {record.wrong:,} wrong, {len(record.failures)} failures; "
+    print(f"{record.rows:,} rows in {record.next - record.first:,} cases: {record.wrong:,} wrong, {len(record.failures)} failures; "
           f"{state.with_suffix('.md')}")  # fmt: skip
     print(record.summary())
     return 1 if record.failures else 0
