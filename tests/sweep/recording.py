@@ -98,6 +98,10 @@ class Record:
         )
 
     @property
+    def cases(self) -> int:
+        return self.next - self.first
+
+    @property
     def wrong(self) -> int:
         return sum(wrong for _, wrong in self.counts["operator"].values())
 
@@ -110,7 +114,7 @@ def _lines(record: Record) -> Iterator[str]:
     command = f"python -m tests.sweep --device {record.device}" + (f" --seed {record.seed}" if record.seed else "")
     yield f"# Random rows on {'the CPU' if record.device == 'cpu' else 'a GPU'}, all against float64"
     yield ""
-    yield f"`{command}`: {record.rows:,} rows in {record.next - record.first:,} cases, {record.wrong:,} of them wrong."
+    yield f"`{command}`: {record.rows:,} rows in {record.cases:,} cases, {record.wrong:,} of them wrong."
     yield f"{record.machine}, torch {record.torch}, {record.seconds / 60:.0f} minutes, package {record.source}."
     yield "What a case is and when a row is wrong is written in `tests/sweep/cases.py` and `tests/sweep/judging.py`."
     yield ""

@@ -163,7 +163,7 @@ def sweep(record: Record, state: Path | None, rows: int, minutes: float) -> None
             shown = passed
             if state is not None:
                 record.write(state)
-            print(f"{record.seconds:6.0f} s  {record.next - record.first:6,} cases  {record.rows:10,} rows  {record.wrong:6,} wrong  "
+            print(f"{record.seconds:6.0f} s  {record.cases:6,} cases  {record.rows:10,} rows  {record.wrong:6,} wrong  "
                   f"{len(record.failures)} failures", flush=True)  # fmt: skip
     if state is not None:
         record.write(state)
@@ -199,7 +199,7 @@ def main(arguments: list[str] | None = None) -> int:
     state.parent.mkdir(parents=True, exist_ok=True)
     sweep(record, state, options.rows, options.minutes)
     state.with_suffix(".md").write_text(page(record), encoding="utf-8")
-    print(f"{record.rows:,} rows in {record.next - record.first:,} cases: {record.wrong:,} wrong, {len(record.failures)} failures; "
+    print(f"{record.rows:,} rows in {record.cases:,} cases: {record.wrong:,} wrong, {len(record.failures)} failures; "
           f"{state.with_suffix('.md')}")  # fmt: skip
     print(record.summary())
     return 1 if record.failures else 0
