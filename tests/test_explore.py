@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import re
+import signal
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
+from contextlib import closing
 from dataclasses import replace
 from urllib.parse import parse_qsl
 
@@ -526,6 +529,114 @@ def test_only_its_own_pages_may_connect(server, origin, welcome):
     else:
         with pytest.raises(HTTPClientError, match="403"):
             asyncio.run(connect())
+
+
+def asked(server, host, path="/", **headers):
+    """(status, reason) of a request that names this host."""
+    with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)) as connection:
+        connection.putrequest("GET", path, skip_host=True)
+        for name, value in {"Host": host, **headers}.items():
+            connection.putheader(name, value)
+        connection.endheaders()
+        answer = connection.getresponse()
+        return answer.status, answer.reason
+
+
+def connected(server, host, origin, token=None):
+    """What becomes of a websocket: ``"open"``, or why it is refused."""
+    from bokeh.util.token import generate_jwt_token, generate_session_id
+
+    async def connect():
+        headers = {"Host": host} if origin is None else {"Host": host, "Origin": origin}
+        request = HTTPRequest(f"ws://127.0.0.1:{server.port}/ws", headers=headers, request_timeout=30)
+        protocols = ["bokeh", token or generate_jwt_token(generate_session_id())]
+        try:
+            connection = await websocket_connect(request, subprotocols=protocols)
+        except HTTPClientError as error:
+            return str(error)
+        await connection.read_message()
+        connection.close()
+        return "open"
+
+    return asyncio.run(connect())
+
+
+FOREIGN = ["evil.example:{}", "evil.example", "127.0.0.1.evil.example:{}", "localhost.evil.example", "me@localhost:{}"]
+FOREIGN += ["", "[::2]:{}", "192.168.0.1:{}", "[", "localhost:port"]
+
+
+@pytest.mark.parametrize("host", FOREIGN)
+def test_a_foreign_host_gets_nothing(server, host):
+    """A site whose name stands for 127.0.0.1 is what the browser takes for the origin of everything it loads here."""
+    host = host.format(server.port)
+    for path in ("/", "/metadata", "/autoload.js?bokeh-autoload-element=1"):
+        status, reason = asked(server, host, path)
+        assert (status, reason[:45]) in ((403, "The playground answers to the names 127.0.0.1"), (400, "Bad Request"))
+    assert "40" in connected(server, host, f"http://{host}")
+    assert "40" in connected(server, host, None)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:{}", "LOCALHOST:8888", "[::1]:{}"])
+def test_names_of_this_machine_are_welcome(server, host):
+    """With any port: it may be another one on this side of a tunnel."""
+    host = host.format(server.port)
+    assert asked(server, host) == (200, "OK")
+    assert connected(server, host, f"http://{host}") == "open"
+
+
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example:{}", "http://localhost:1", "null", "", "http://a@localhost:{}"]
+)
+def test_a_foreign_origin_gets_nothing(server, origin):
+    host = f"localhost:{server.port}"
+    origin = origin.format(server.port)
+    assert asked(server, host, Origin=origin) == (403, "The playground answers to its own pages only")
+    assert "403" in connected(server, host, origin)
+
+
+def test_the_number_of_pages_is_bounded(server, monkeypatch):
+    from bokeh.util.token import generate_jwt_token
+
+    from sinksort.explore import visitors
+
+    host, open_now = f"localhost:{server.port}", len(server.get_sessions("/"))
+    monkeypatch.setattr(visitors, "MOST_PAGES", open_now + 1)
+    assert asked(server, host) == (200, "OK")
+    status, reason = asked(server, host)
+    assert (status, reason) == (503, f"{open_now + 1} pages of the playground are open: close some, and wait a little")
+    assert "503" in connected(server, host, f"http://{host}")
+    known = generate_jwt_token(server.get_sessions("/")[0].id)
+    assert connected(server, host, f"http://{host}", known) == "open"  # it is one of these pages
+    assert len(server.get_sessions("/")) <= open_now + 1
+
+
+BUSY = """
+import atexit, hashlib, sys
+from sinksort.explore import server
+from sinksort.paper import cli
+
+def busy(_):  # in a library, where Python cannot be interrupted, as a compiler is
+    print("busy", flush=True)
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)
+
+if sys.argv.pop() == "busy":
+    server.solve = busy
+atexit.register(print, "Python takes everything apart")
+cli.main()
+"""
+
+
+@pytest.mark.parametrize("when", ["busy", "open"])
+def test_it_stops_at_once(when):
+    command = [sys.executable, "-c", BUSY, "explore", "--no-browser", "--port", "0", when]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert process.stdout.readline().startswith("busy" if when == "busy" else "The playground is at http://127.0.0.1:")
+    process.send_signal(signal.SIGINT)
+    try:
+        said, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert (process.returncode, said.strip()) == (0, "")
 
 
 def test_a_session_answers_to_its_widgets(server):

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import socket
 import threading
 import webbrowser
 from collections.abc import Callable
+from concurrent import futures
+from concurrent.futures import wait
 
 import torch
 from bokeh.application import Application
@@ -17,6 +21,7 @@ from bokeh.server.server import Server
 from .picture import solve
 from .playground import Playground
 from .state import DEFAULT
+from .visitors import Visitors
 
 HOST = "127.0.0.1"
 PORT = 5006
@@ -43,26 +48,46 @@ def make_server(port: int = PORT) -> Server:
         address=HOST,
         port=port,
         allow_websocket_origin=names,
+        auth_provider=Visitors(port),
         session_token_expiration=24 * 3600,  # a laptop that slept may come back
     )
 
 
 def explore(port: int, open_browser: bool, say: Callable[[str], None]) -> None:
-    """Serve until interrupted."""
-    logging.getLogger("bokeh").setLevel(logging.ERROR)  # its news are not for who plays
-    server = make_server(port)
-    solve(DEFAULT)  # what is loaded and compiled at a first call is not for who opens the page to wait for
-    server.start()
-    address = f"http://{HOST}:{server.port}/"
-    say(address)
-    if open_browser:
-        threading.Timer(0.3, webbrowser.open, [address]).start()
+    """Serve until interrupted.
+
+    The server has a thread of its own. This one only waits, so that it notices Ctrl+C at once, whatever is computed or
+    compiled at that moment.
+    """
+    for name in ("bokeh", "tornado.access"):
+        logging.getLogger(name).setLevel(logging.ERROR)  # their news are not for who plays
+    serving = futures.Future[None]()
+
+    def told(address: str) -> None:
+        say(address)
+        if open_browser:
+            webbrowser.open(address)
+
+    thread = threading.Thread(target=_serve, args=(port, told, serving), daemon=True)
+    thread.start()
+    with contextlib.suppress(KeyboardInterrupt):
+        while not wait([serving], timeout=0.2).done:
+            pass  # some systems interrupt no longer waits
+        serving.result()
+
+
+def _serve(port: int, say: Callable[[str], None], serving: futures.Future[None]) -> None:
+    """Serve for ever. What goes wrong becomes the result of ``serving``."""
     try:
+        asyncio.set_event_loop(asyncio.new_event_loop())
+        server = make_server(port)
+        solve(DEFAULT)  # what is loaded and compiled at a first call is not for who opens the page to wait for
+        server.start()
+        server.io_loop.add_callback(say, f"http://{HOST}:{server.port}/")
         server.io_loop.start()
-    except KeyboardInterrupt:
-        pass
-    finally:
-        server.stop()
+        serving.set_result(None)
+    except BaseException as error:
+        serving.set_exception(error)
 
 
 def _free_port() -> int:

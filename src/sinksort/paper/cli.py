@@ -8,7 +8,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
+import os
 import re
+import sys
 import typing
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -129,6 +131,7 @@ def run_playground(
             _say(f"The playground is at {address} (stop it with Ctrl+C).")
 
         explore(port, browser, say)
+    raise _Stopped(0)
 
 
 @again.command("figures")
@@ -233,6 +236,10 @@ def _shown(trained: Trained) -> str:
     return f"epoch {trained.epochs} {means}"
 
 
+class _Stopped(SystemExit):
+    """The playground was stopped, and nothing is left to do."""
+
+
 def _say(text: str) -> None:
     """A line as it is: names of files may look like markup."""
     console.print(text, highlight=False, soft_wrap=True, markup=False)
@@ -254,4 +261,9 @@ for _name, _experiment in EXPERIMENTS.items():
 
 def main() -> None:
     """Entry point of ``sinksort``."""
-    app()
+    try:
+        app()
+    except _Stopped:  # who presses Ctrl+C should not wait for seconds while Python takes all libraries apart
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
