@@ -132,7 +132,7 @@ def test_float64_and_unknown_backends_are_refused():
 def test_a_missing_package_is_an_error_by_name_and_logged_once_for_auto(monkeypatch, caplog):
     monkeypatch.setitem(choice._MISSING, "numba", choice._missing("a_package_that_is_not_there", "numba"))
     monkeypatch.setattr(posed, "_known", {})
-    choice._say_once.cache_clear()
+    choice._said.clear()
     with pytest.raises(ValueError, match=r"is not installed; install it with pip install 'sinksort\[cpu\]'"):
         sinksort.soft_rank(rows(2, 6), backend="numba")
     with caplog.at_level(logging.INFO, logger="sinksort"):

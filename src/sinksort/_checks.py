@@ -3,7 +3,8 @@
 Two kinds. Checks on shapes, dtypes and Python numbers cost nothing and are always made. Checks on the *values* inside
 a tensor (a negative weight, unsorted targets, q outside [0, 1]) read the tensor, which on an accelerator makes the host
 wait for the device; they are made for CPU tensors, and elsewhere only inside ``with sinksort.value_checks():``.
-They cannot be made while ``torch.compile`` or ``torch.func.vmap`` is tracing, because the values are not there yet.
+They cannot be made while a tracer or a transform of ``torch.func`` is at work, because the values are not there yet
+(``modes``).
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from contextvars import ContextVar
 
 import torch
 from torch import Tensor
+
+from .modes import hidden
 
 _forced: ContextVar[bool] = ContextVar("sinksort_value_checks", default=False)
 
@@ -36,14 +39,9 @@ def value_checks() -> Iterator[None]:
         _forced.reset(token)
 
 
-def tracing() -> bool:
-    """Whether torch.compile or a torch.func transform is at work, and values are not there to be looked at."""
-    return torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None
-
-
 def values_readable(t: Tensor) -> bool:
     """Whether the host may look inside ``t`` now without making anybody wait."""
-    if tracing():
+    if hidden(t):
         return False
     return t.device.type == "cpu" or _forced.get()
 

@@ -80,7 +80,7 @@ class Band:
         U = len(low)
 
         def reach(S: int) -> tuple[Tensor, Tensor, int]:
-            at = torch.arange(0, max(U - overlap, 1), S - overlap, device=low.device)
+            at = torch.arange(0, max(U - overlap, 1), S - overlap, device=low.device, dtype=torch.int64)
             start = low[at] - low[at] % _ALIGNED
             widest = int((high[(at + S - 1).clamp(max=U - 1)] - start).max()) + 1
             return at, start, max(_FEWEST, _ALIGNED * math.ceil(widest / _ALIGNED))
@@ -92,8 +92,8 @@ class Band:
         S = min((16, 32, 64, 128, 256), key=work)
         at, start, W = reach(S)
         start = start.clamp(max=max(0, _ALIGNED * math.ceil(K / _ALIGNED) - W))
-        sources = at.unsqueeze(-1) + torch.arange(S, device=low.device)
-        targets = start.unsqueeze(-1) + torch.arange(W, device=low.device)
+        sources = at.unsqueeze(-1) + torch.arange(S, device=low.device, dtype=torch.int64)
+        targets = start.unsqueeze(-1) + torch.arange(W, device=low.device, dtype=torch.int64)
         ends = sources.clamp(max=U - 1), targets.clamp(max=K - 1)
         return cls(*ends, sources < U, targets < K, start.tolist(), (U, K))
 

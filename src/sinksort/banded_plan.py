@@ -136,7 +136,14 @@ class BandedPlan:
         errors = x.new_tensor([error])
         if warn:
             warn_unconverged(errors, tolerance, many, "Raise eps, or Newton(max_iterations=...).")
-        return cls(problem, semidual, gamma, torch.tensor([iterations]), errors, errors <= tolerance)
+        return cls(
+            problem,
+            semidual,
+            gamma,
+            torch.tensor([iterations], dtype=torch.int64, device=x.device),
+            errors,
+            errors <= tolerance,
+        )
 
     def attached(self) -> BandedPlan:
         """The same, differentiable in every input."""
@@ -188,11 +195,11 @@ class BandedPlan:
     def grid_error_of_averages(self, grid: Grid, kept: Tensor | None, occupied: Tensor, weight: Tensor) -> Tensor:
         """The largest error of a grid whose cells (cells,) weigh ``weight``, in any cumulative or gathered density."""
         p, U = grid.points, self.semidual.band.size[0]
-        nodes = torch.arange(grid.size, device=weight.device) if kept is None else kept
+        nodes = torch.arange(grid.size, device=weight.device, dtype=torch.int64) if kept is None else kept
         constant = grid.remainder(torch.eye(p + 1, dtype=weight.dtype, device=weight.device)[0]).amax()
         pad = torch.nn.functional.pad
         # The difference of nodes d to d + p speaks of cells d and d + 1; it must not skip a node.
-        start = torch.arange(U - p, device=weight.device)
+        start = torch.arange(U - p, device=weight.device, dtype=torch.int64)
         unbroken = nodes[start + p] - nodes[start] == p
         cell = nodes[start].clamp(max=grid.cells - 1)
         around = pad(occupied, (0, 1)), pad(weight, (0, 1))
@@ -238,7 +245,7 @@ class BandedDensity:
         masses = plan.problem.a[0].detach() if plan.problem.hats is None else plan.problem.hats[0]
         beside = torch.searchsorted(nodes, y).clamp(max=len(nodes) - 1)
         source = torch.searchsorted(masses.cumsum(0), b.cumsum(0)[beside])
-        near = (source.unsqueeze(-1) + torch.arange(-2, 3, device=y.device)).clamp(0, len(x) - 1)
+        near = (source.unsqueeze(-1) + torch.arange(-2, 3, device=y.device, dtype=torch.int64)).clamp(0, len(x) - 1)
         g = ((y.unsqueeze(-1) - x[near]).square() - stairs.f0[near] - eps * phi[near]).amin(-1)
         unscaled = cls(band, (stairs.f0, g), theta, torch.ones_like(y))
         return replace(unscaled, weighs=band.over_sources(unscaled._raw, plan.problem.a[0], *theta))

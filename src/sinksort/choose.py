@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ._checks import tracing
 from .costs import Cost, Power, resolve_cost
 from .grid import Grid
+from .modes import hidden
 from .places import WORTH_A_GRID, Placed, Places, worth
 from .plan import Plan, solve
 from .problem import as_rows, entropy, existing, like_rows, pose, rows_by_count, target_rows, wide_dtype
@@ -102,7 +102,9 @@ def smooth_plan(
 
     sizes = first_sizes(eps_rows.detach().amin().item(), x.dtype)
     parts: list[Part] = []
-    groups = [(torch.arange(len(flat), device=flat.device), n)] if kept is None else rows_by_count(kept)
+    groups = (
+        [(torch.arange(len(flat), device=flat.device, dtype=torch.int64), n)] if kept is None else rows_by_count(kept)
+    )
     for index, live in groups:
         if live == 0:
             continue  # nothing in these rows: their answers are zero
@@ -123,7 +125,8 @@ def smooth_plan(
 
 def places_of(x: Tensor, weights: Tensor | None, squash: Squash, low: Tensor, high: Tensor) -> Places:
     """The places of rows x (r, n); ``low`` and ``high`` are the outermost targets."""
-    if weights is None and isinstance(squash, str) and squash in INCREASING_MAPS and x.shape[-1] >= WORTH_A_GRID:
+    squashed = isinstance(squash, str) and squash in INCREASING_MAPS
+    if weights is None and squashed and x.shape[-1] >= WORTH_A_GRID and wide_dtype(x.device) == torch.float64:
         streamed = Streamed.of(x.float() if x.element_size() < 4 else x, squash)
         if streamed is not None:
             return streamed
@@ -155,7 +158,7 @@ def _worth_it(
     if not isinstance(solver, Newton) or solver.compress is False or resolve_cost(cost) != Power(2):
         return False
     n = as_rows(x, dim).shape[-1]
-    if tracing() or not host_may_look(x) or x.numel() == 0 or (isinstance(eps, Tensor) and eps.numel() == 0):
+    if hidden(x) or not host_may_look(x) or x.numel() == 0 or (isinstance(eps, Tensor) and eps.numel() == 0):
         return False
     smallest = float(eps.detach().min()) if isinstance(eps, Tensor) else eps
     plain = targets is None and target_weights is None and mask is None

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from ._checks import tracing
+from .modes import tracing
 from .semidual import c_transform, column_sums, hessian_factor, log_density, log_weight, newton_step
 
 #: Derivatives up to this order are exact. Each order costs one more pass over the plan.

@@ -63,7 +63,7 @@ class Grid:
 
     def spread(self, in_cells: Tensor) -> Tensor:
         """Moments (r, p, cells) -> masses at the nodes (r, nodes)."""
-        basis = _lagrange(self.points).to(in_cells)
+        basis = _lagrange(self.points, in_cells)
         per_cell = torch.einsum("rck,cj->rjk", in_cells, basis)
         out = per_cell.new_zeros(len(in_cells), self.size)
         for j in range(self.points):
@@ -84,7 +84,7 @@ class Grid:
 
     def polynomials(self, F: Tensor) -> Tensor:
         """Values at the nodes (r, nodes) -> coefficients in every cell (r, p, cells)."""
-        return torch.einsum("rkj,cj->rck", F.unfold(-1, self.points, 1), _lagrange(self.points).to(F))
+        return torch.einsum("rkj,cj->rck", F.unfold(-1, self.points, 1), _lagrange(self.points, F))
 
     def remainder(self, F: Tensor, real: Tensor | None = None) -> Tensor:
         """(..., cells): about how far interpolation of F (..., nodes) is off in each cell, between nodes that are real.
@@ -108,9 +108,9 @@ def _lagrange_numpy(points: int) -> np.ndarray:
     return np.linalg.inv(np.vander(at, increasing=True))
 
 
-def _lagrange(points: int) -> Tensor:
+def _lagrange(points: int, like: Tensor) -> Tensor:
     """(points, points): [c, j] is the coefficient of t^c in the polynomial that is 1 at node j and 0 at the others."""
-    return torch.as_tensor(_lagrange_numpy(points))  # a tensor in the cache would remember who asked first
+    return torch.as_tensor(_lagrange_numpy(points), dtype=like.dtype, device=like.device)
 
 
 def derivative(coef: Tensor) -> Tensor:

@@ -96,7 +96,7 @@ def kantorovich_sort(
     out = torch.where(torch.isnan(values).any(-1, keepdim=True), torch.nan, out)
     if kept is not None:
         live = kept.sum(-1, keepdim=True)
-        shown = (torch.arange(out.shape[-1], device=x.device) < live) if padded else live > 0
+        shown = (torch.arange(out.shape[-1], device=x.device, dtype=torch.int64) < live) if padded else live > 0
         out = torch.where(shown, out, 0.0)
     return out.to(x.dtype).movedim(-1, dim)
 

@@ -161,7 +161,11 @@ class Plan:
             # 0 * inf is not 0.
             payload = torch.where((p.a > 0).unsqueeze(-1), payload, payload.nan_to_num(0.0, 0.0, 0.0))
             shares = shares * (p.a / (p.a + NOTHING)).unsqueeze(-1)
-        return self._finish_targets(shares.mT @ payload).to(p.dtype)
+        # An average with a share of +inf is +inf, whatever else happens to x: it has no gradient.
+        finite = payload.isfinite()
+        beyond = torch.where(finite, 0.0, payload).detach().sum(-2, keepdim=True)
+        average = shares.mT @ torch.where(finite, payload, 0.0)
+        return self._finish_targets(torch.where(beyond == 0, average, beyond)).to(p.dtype)
 
     def _in_order_of_x(self, t: Tensor) -> Tensor:
         inverse = self.problem.inverse
@@ -172,7 +176,7 @@ class Plan:
         p = self.problem
         if not (p.padded_targets and p.mask is not None):
             return t.flip(-2) if p.descending else t
-        at = torch.arange(t.shape[-2], device=t.device)
+        at = torch.arange(t.shape[-2], device=t.device, dtype=torch.int64)
         live = p.mask.sum(-1, keepdim=True)
         if p.descending:
             from_the_top = (live - 1 - at).clamp(min=0).unsqueeze(-1)

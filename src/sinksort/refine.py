@@ -57,7 +57,7 @@ class Refinement:
         self.accepted, self.averages = accepted, averages
 
     def run(self, cells: int, K: int, points: int | None = None) -> list[Part]:
-        rows = torch.arange(len(self.eps), device=self.eps.device)
+        rows = torch.arange(len(self.eps), device=self.eps.device, dtype=torch.int64)
         grid = Grid(cells, points or (8 if self.accepted < 1e-7 else 4))
         return self._refined(rows, grid, Rule.whole(self.m, K))
 

@@ -27,6 +27,10 @@ LAST = 6  #: how many coefficients the estimate looks at; odd and even ones may 
 _PER_PANEL = 16  #: nodes in a panel, once there are several
 
 
+def as_like(t: np.ndarray, like: Tensor) -> Tensor:
+    return torch.as_tensor(t, dtype=like.dtype, device=like.device)
+
+
 @functools.lru_cache(maxsize=2048)  # rows with padding have a rule for each number of values
 def gauss_rule(m: int, K: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Nodes in [0, m - 1], weights that sum to one, and the last q_k at the nodes, for equal weights on 0, ..., m - 1.
@@ -71,7 +75,7 @@ class Rule:
 
         Where that would leave little more than the nodes of a panel, its targets are the nodes.
         """
-        rate = (1.0 / widths).cpu().double().numpy() / len(widths) / length
+        rate = (1.0 / widths).cpu().numpy().astype(np.float64) / len(widths) / length
         passed = np.concatenate([[0.0], rate.cumsum()])  # panels up to each point of the mesh
         mesh = np.linspace(0, m, len(passed))
         edges = [0]
@@ -102,14 +106,14 @@ class Rule:
                  for low, high in itertools.pairwise(self.edges)]  # fmt: skip
         at = np.concatenate([low + nodes for low, _, (nodes, _, _) in parts]) / max(self.m - 1, 1)
         share = np.concatenate([weights * count for _, count, (_, weights, _) in parts]) / self.m
-        return torch.as_tensor(at).to(like), torch.as_tensor(share).to(like)
+        return as_like(at, like), as_like(share, like)
 
     def slots(self, like: Tensor) -> tuple[Tensor, Tensor]:
         """As ``nodes``, with equally many for each panel: where there are fewer, the last is repeated, weightless."""
         y, b = self.nodes(like)
-        count = torch.tensor(self.edges, device=like.device).diff().clamp(max=self.per_panel)
+        count = torch.tensor(self.edges, device=like.device, dtype=torch.int64).diff().clamp(max=self.per_panel)
         first = count.cumsum(0) - count
-        slot = torch.arange(self.per_panel, device=like.device)
+        slot = torch.arange(self.per_panel, device=like.device, dtype=torch.int64)
         node = first.unsqueeze(-1) + slot.minimum(count.unsqueeze(-1) - 1)
         return y[node].flatten(), torch.where(slot < count.unsqueeze(-1), b[node], 0.0).flatten()
 
@@ -124,7 +128,7 @@ class Rule:
             weights.append(own[0])
             last.append(own[1])
         stacked = share, np.stack(weights), np.stack(last)
-        of_panels, at_slots, of_last = (torch.as_tensor(t).to(like) for t in stacked)
+        of_panels, at_slots, of_last = (as_like(np.asarray(t), like) for t in stacked)
         return of_panels, at_slots, of_last
 
     def errors(self, density: Tensor) -> Tensor:
@@ -136,7 +140,7 @@ class Rule:
             if high - low <= self.per_panel:  # every target is a node
                 out.append(torch.zeros_like(here[..., 0]))
                 continue
-            _, weights, last = (torch.as_tensor(t).to(density) for t in gauss_rule(high - low, K))
+            _, weights, last = (as_like(t, density) for t in gauss_rule(high - low, K))
             c_0 = here @ weights
             squares = (here @ (weights * last).mT).square().sum(-1)
             out.append(4.0 * (high - low) / self.m * squares / c_0.clamp(min=1e-30))

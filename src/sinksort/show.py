@@ -13,9 +13,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
-from ._checks import tracing
+from .modes import hidden
 from .plan import Plan
 from .snapshot import Array, Snapshot, snapshot
 
@@ -34,7 +33,7 @@ def facts(plan: Plan) -> dict[str, str]:
     size = {"values": f"{n:,}", "targets": f"{m:,}"}
     if batch:
         size = {"rows": " x ".join(f"{k:,}" for k in batch), **{f"{name} a row": many for name, many in size.items()}}
-    if tracing() or p.eps.is_meta or isinstance(p.eps, torch._subclasses.FakeTensor) or p.eps.numel() == 0:
+    if hidden(p.eps) or p.eps.is_meta or p.eps.numel() == 0:
         return size
     low, high = p.eps.min().item(), p.eps.max().item()
     missed = int((~plan.converged).sum())

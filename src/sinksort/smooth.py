@@ -25,6 +25,7 @@ from .banded_plan import BandedDensity, BandedPlan
 from .grid import Grid
 from .places import Places
 from .plan import Plan
+from .problem import wide_dtype
 from .rules import Rule
 from .semidual import c_transform, log_density
 
@@ -138,8 +139,10 @@ class Part:
     def push(self, payload: Tensor) -> Tensor:
         """(r, m): average of payload (r, n), given on the values, over what reaches each target."""
         finite = payload.isfinite()
-        beyond = torch.where(finite, 0.0, payload).sum(-1, keepdim=True)  # with any share of it the average is infinite
-        return self._push_finite(torch.where(finite, payload, 0.0)) + beyond + self.values.places.poisoned
+        # An average with a share of +inf is +inf, whatever else happens to x: it has no gradient.
+        beyond = torch.where(finite, 0.0, payload).detach().sum(-1, keepdim=True)
+        average = self._push_finite(torch.where(finite, payload, 0.0))
+        return torch.where(beyond == 0, average, beyond) + self.values.places.poisoned
 
     def _push_finite(self, payload: Tensor) -> Tensor:
         carried = self.values.masses(payload, self.plan)
@@ -235,9 +238,12 @@ class SmoothPlan:
                 out[part.rows] = t.detach().to(out)
             return out.reshape(self._batch)
 
-        none, zero = torch.tensor(0, device=x.device), torch.tensor(0.0, dtype=torch.float64, device=x.device)
-        self.nodes = by_row([torch.tensor(part.nodes) for part in parts], none)
-        self.cells = by_row([torch.tensor(part.values.cells) for part in parts], none)
+        none, zero = (
+            torch.tensor(0, device=x.device, dtype=torch.int64),
+            torch.tensor(0.0, dtype=wide_dtype(x.device), device=x.device),
+        )
+        self.nodes = by_row([none.new_tensor(part.nodes) for part in parts], none)
+        self.cells = by_row([none.new_tensor(part.values.cells) for part in parts], none)
         self.estimated_error = by_row([part.error for part in parts], zero)
         self.iterations = by_row([part.plan.iterations for part in parts], none)
         self.marginal_error = by_row([part.plan.marginal_error for part in parts], zero)
@@ -249,7 +255,7 @@ class SmoothPlan:
 
     def pull(self, v: Tensor) -> Tensor:
         """Average of ``v`` (..., m), given on the targets, over the targets that each value is sent to."""
-        v = v.double().expand(*self._batch, self._m).reshape(-1, self._m)
+        v = v.to(wide_dtype(v.device)).expand(*self._batch, self._m).reshape(-1, self._m)
         v = v.flip(-1) if self._descending else v
         return self._on_values([part.pull(v[part.rows]) for part in self._parts])
 
@@ -262,8 +268,9 @@ class SmoothPlan:
         d = payload.shape[-1]
         flat = payload.reshape(-1, self._n, d)
         out = flat.new_zeros(len(flat), d, self._m)
+        wide = wide_dtype(flat.device)
         for part in self._parts:
-            there = torch.stack([part.push(self._live(flat[..., k], part).double()) for k in range(d)], dim=1)
+            there = torch.stack([part.push(self._live(flat[..., k], part).to(wide)) for k in range(d)], dim=1)
             there = there.flip(-1) if self._descending else there
             there = torch.nn.functional.pad(there, (0, self._m - there.shape[-1]))  # a padded row has fewer targets
             out = out.index_copy(0, part.rows, there.to(out.dtype))

@@ -57,7 +57,7 @@ def snapshot(plan: Plan, row: tuple[int, ...] = ()) -> Snapshot:
             f"plan must be of one row of values, got one for rows of shape {batch}; "
             "make the plan of a single row, for instance sinksort.transport(x[0])."
         )
-    order = p.order[row] if p.order is not None else torch.arange(p.a.shape[-1])
+    order = p.order[row] if p.order is not None else torch.arange(p.a.shape[-1], dtype=torch.int64, device=p.a.device)
     kept = torch.ones_like(order, dtype=torch.bool) if p.mask is None else p.mask[row]
     back = order.argsort()
     x, a = p.x[row].detach()[back][kept], p.a[row].detach()[back][kept]

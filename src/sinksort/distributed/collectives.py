@@ -87,10 +87,10 @@ class Everyone:
     @answered
     def gather_text(self, text: str) -> list[str]:
         """Everyone's message, cut where it is too long."""
-        mine = torch.zeros(_LONGEST_TEXT, dtype=torch.uint8)
+        mine = torch.zeros(_LONGEST_TEXT, dtype=torch.uint8, device=self.device)
         encoded = text.encode()[:_LONGEST_TEXT]
-        mine[: len(encoded)] = torch.tensor(list(encoded), dtype=torch.uint8)
-        all_of_them = self._gathered(mine.to(self.device))
+        mine[: len(encoded)] = torch.tensor(list(encoded), dtype=torch.uint8, device=self.device)
+        all_of_them = self._gathered(mine)
         return [bytes(t.tolist()).rstrip(b"\0").decode(errors="ignore") for t in all_of_them]
 
     def _gathered(self, mine: Tensor) -> list[Tensor]:

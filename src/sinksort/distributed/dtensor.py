@@ -74,6 +74,6 @@ class Sharded:
         if keepdim:
             rows[self.dim] = 1
         shape = torch.Size([*answer.shape[:levels_first], *rows])
-        stride = torch.empty(shape, device="meta").stride()
+        stride = torch.empty(shape, dtype=answer.dtype, device="meta").stride()
         placements = [where(placement) for placement in self.x.placements]
         return DTensor.from_local(answer, mesh, placements, run_check=False, shape=shape, stride=stride)

@@ -40,7 +40,7 @@ class Shards(Elsewhere):
         return cls(
             summary=summary,
             bounds=here.interval,
-            which=torch.arange(len(x), device=x.device),
+            which=torch.arange(len(x), device=x.device, dtype=torch.int64),
             everyone=everyone,
             here=here,
             unit=unit,

@@ -45,9 +45,9 @@ class Picture:
 
 def solve(state: State) -> Picture:
     """The plan of ``state`` and its gradient."""
-    x = torch.tensor(state.x, dtype=torch.float64, requires_grad=True)
-    a = torch.ones_like(x) if state.weights is None else torch.tensor(state.weights, dtype=x.dtype)
-    b = None if state.target_weights is None else torch.tensor(state.target_weights, dtype=x.dtype)
+    x = torch.tensor(state.x, dtype=torch.float64, device="cpu", requires_grad=True)
+    a = torch.ones_like(x) if state.weights is None else torch.tensor(state.weights, dtype=x.dtype, device=x.device)
+    b = None if state.target_weights is None else torch.tensor(state.target_weights, dtype=x.dtype, device=x.device)
     squash = None if state.squash == "none" else state.squash
     began = time.perf_counter()
     try:
@@ -68,7 +68,7 @@ def solve(state: State) -> Picture:
     except (ValueError, RuntimeError) as error:
         raise StateError(f"This cannot be solved: {error}") from error
     seconds = time.perf_counter() - began
-    low, high = torch.tensor([row.y[0]]), torch.tensor([row.y[-1]])
+    low, high = (torch.tensor([end], dtype=torch.float64, device="cpu") for end in (row.y[0], row.y[-1]))
     hard = np.zeros(len(row.x))  # hard ranks are steps: flat almost everywhere
     if state.reads == "sorted" and row.b[state.index] > 0:
         hard = row.hard_matrix[:, state.index] / row.b[state.index]

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from ..costs import Cost
+from ..modes import forward_mode_on, tracing
 from ..solvers import Newton, Solver
 from ..squash import INCREASING_MAPS, Squash
 from .asks import Ask, Kernels, LateKernels, ShortKernels
@@ -40,7 +41,8 @@ _LEAST_EPS, _MOST_EPS = 1e-10, 1e20
 _SINGLE = (torch.float32, torch.float16, torch.bfloat16)
 
 _log = logging.getLogger("sinksort")
-_last: ContextVar[str] = ContextVar("sinksort_last_backend", default="torch")
+_said: set[str] = set()  #: reasons that have been logged
+last_used: ContextVar[str] = ContextVar("sinksort_last_backend", default="torch")
 
 
 def last_backend() -> str:
@@ -51,11 +53,13 @@ def last_backend() -> str:
     >>> sinksort.last_backend()
     'torch'
     """
-    return _last.get()
+    return last_used.get()
 
 
 def _missing(package: str, name: str) -> str | None:
-    """What to say when the package behind a backend is not there. Found out without importing it."""
+    """Why no kernels of a backend can be used here, or None. Found out without importing the package behind it."""
+    if name == "triton" and torch.version.hip is not None:
+        return "its kernels have never run on AMD's devices, and this is torch for ROCm"
     try:
         there = importlib.util.find_spec(package) is not None
     except (ImportError, ValueError):
@@ -143,6 +147,8 @@ def chosen(
     if backend == "auto":
         name = _AUTO.get(x.device.type, "")
         if not name:
+            if x.device.type != "meta":
+                _say_once(f"there are none for {x.device.type} devices")
             return None
     reason = _MISSING[name]
     if reason is not None and backend == "auto":
@@ -154,7 +160,7 @@ def chosen(
 
 def able(name: str, ask: Ask, backend: str) -> bool:
     """Whether the kernels called ``name`` can answer; remembered as the choice if so."""
-    if torch.compiler.is_compiling():
+    if tracing():
         # A trace cannot ask the kernels: what all of them can do must be enough.
         few = ask.y.shape[-1] <= (_FEW_TARGETS if ask.m is None else _FEW_NODES)
         if not few and ask.x.shape[-1] > _SHORT:
@@ -170,7 +176,7 @@ def able_of_logs(name: str, ask: Ask, backend: str) -> bool:
     n, reason = ask.x.shape[-1], None
     if n > _MOST_LOGS:
         reason = f"its kernels say where at most {_MOST_LOGS} values go, and there are {n}"
-    elif not torch.compiler.is_compiling():
+    elif not tracing():
         reason = short_kernels(name).unable(ask)
     if _refused(reason, backend):
         return False
@@ -199,7 +205,7 @@ def least_eps(n: int, K: int) -> float:
 
 def remember(name: str) -> None:
     if not torch.compiler.is_compiling():
-        _last.set(name)
+        last_used.set(name)
 
 
 def _refused(reason: str | None, backend: str) -> bool:
@@ -214,9 +220,10 @@ def refuse(reason: str, backend: str) -> None:
     _refused(reason, backend)
 
 
-@functools.cache
 def _say_once(reason: str) -> None:
-    _log.info("sinksort: fused kernels are not used, since %s", reason)
+    if not torch.compiler.is_compiling() and reason not in _said:
+        _said.add(reason)
+        _log.info("sinksort: fused kernels are not used, since %s", reason)
 
 
 def _unfit(
@@ -225,9 +232,9 @@ def _unfit(
     if x.dtype not in _SINGLE:
         return f"its kernels compute in single precision, and x is {x.dtype}"
     if not _satisfied(solver):
-        return f"its kernels have their own solver, and solver={solver!r} asks for another"
+        return f"its kernels have their own solver, and solver={_shown(solver)} asks for another"
     if not isinstance(cost, (int, float)) or cost != 2:
-        return f"its kernels know the squared cost only, and cost={cost!r}"
+        return f"its kernels know the squared cost only, and cost={_shown(cost)}"
     if squash is not None and (not isinstance(squash, str) or squash not in INCREASING_MAPS):
         return "its kernels know the squashes 'sigmoid', 'arctan' and None"
     if isinstance(eps, Tensor):
@@ -237,6 +244,11 @@ def _unfit(
     if any(isinstance(t, Tensor) and (t.requires_grad or _has_tangent(t)) for t in constants):
         return "its kernels differentiate in x only, and another argument requires a gradient"
     return _transformed(x)
+
+
+def _shown(option: object) -> str:
+    """An option in a message. ``torch.compile`` cannot trace how a dataclass is printed."""
+    return type(option).__name__ if torch.compiler.is_compiling() else repr(option)
 
 
 def _satisfied(solver: Solver) -> bool:
@@ -261,7 +273,3 @@ def _transformed(x: Tensor) -> str | None:
     if all(each.key() == torch._C._functorch.TransformType.Vmap for each in interpreters()):
         return None
     return "its kernels are differentiated by autograd, not by the transforms of torch.func"
-
-
-def forward_mode_on() -> bool:
-    return forward_ad._current_level >= 0

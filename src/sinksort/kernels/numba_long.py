@@ -27,6 +27,7 @@ from .numba_long_values import (
     GRID_ERROR,
     HEAD,
     HIGH,
+    INFINITE,
     LOW,
     NODES,
     OTHER_ERROR,
@@ -196,7 +197,7 @@ def _pull_by_rules_backward(ask: Ask, phi: Tensor, state: Tensor, w: Tensor) -> 
 def push(ask: Ask) -> Answer:
     posed = _posed(ask)
     state = _solved(posed)
-    out = torch.empty(posed.R, posed.K)
+    out = torch.empty(posed.R, posed.K, dtype=torch.float32, device="cpu")
     partial = np.empty((posed.R, posed.rows.pieces, 2, posed.K))
     run(few.push_sums, posed.tasks, 2.0 * posed.K * posed.values, posed.rows, state, posed.y, posed.eps, partial)
     few.push_averages(0, posed.R, state, posed.b, partial, out.numpy())
@@ -205,7 +206,8 @@ def push(ask: Ask) -> Answer:
 
 def push_backward(ask: Ask, state: Tensor, c: Tensor) -> Tensor:
     b = ask.b.double().expand(c.shape)
-    phi = torch.where(b > 0, c.double() / b, 0.0)
+    infinite = state[:, INFINITE : INFINITE + 1] != 0  # an infinite average has no gradient
+    phi = torch.where((b > 0) & ~infinite, c.double() / b, 0.0)
     return _few_backward(ask, _wide(phi), state.numpy(), _NONE, pushing=True)
 
 

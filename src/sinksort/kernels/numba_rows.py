@@ -277,7 +277,11 @@ def _answers(shape: tuple[int, ...], call: _Call) -> tuple[F32, F32, F32]:
     all does that torch allocates.
     """
     R, columns = shape[0], call.columns
-    return np.empty(shape, np.float32), torch.empty(R, columns).numpy(), np.empty(R, np.float32)
+    return (
+        np.empty(shape, np.float32),
+        torch.empty(R, columns, dtype=torch.float32, device="cpu").numpy(),
+        np.empty(R, np.float32),
+    )
 
 
 def flat(t: Tensor) -> F32:

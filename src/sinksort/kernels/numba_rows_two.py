@@ -246,7 +246,6 @@ def push_two(start: int, stop: int, x: F32, a: F64, y: F32, b: F64, rounding: fl
                 sum_1, share_1 = sum_1 + widen(p_1 * w), share_1 + widen(p_1 * aw)
             out[row * 2] = moments[0] + total64(sum_0) / total64(share_0) / moments[1] + infinite
             out[row * 2 + 1] = moments[0] + total64(sum_1) / total64(share_1) / moments[1] + infinite
-            tau = tau if infinite == 0.0 else np.nan
         else:
             out[row * 2 : row * 2 + 2] = np.nan
         _save(tau, moments, state64[row * size :])
@@ -269,7 +268,9 @@ def two_backward(start: int, stop: int, x: F32, a: F64, y: F32, b: F64, phi: F32
         if push:
             b_0, b_1 = b[row * steps[0]], b[row * steps[0] + 1]
             phi_0, phi_1 = phi_0 / b_0 if b_0 > 0.0 else 0.0, phi_1 / b_1 if b_1 > 0.0 else 0.0
-            carry(xs, aw, n, state[1], state[2], weight)
+            if carry(xs, aw, n, state[1], state[2], weight) != 0.0:  # an infinite average has no gradient
+                answer[:] = 0.0
+                continue
             _read(k, s, tau, phi_0, phi_1, direct)
             unit = 1.0 / state[2]
         else:

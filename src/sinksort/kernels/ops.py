@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._checks import tracing
 from ..cotangents import one_at_a_time
+from ..modes import ordinary, redefines_operators, unpatched
 from ..refine import accepted_error
 from ..solvers._common import host_may_look
 from . import reference
@@ -30,7 +30,7 @@ _ACCEPTED = accepted_error(torch.float32)
 
 def read(way: str, ask: Ask, phi: Tensor | None, name: str) -> Tensor:
     """``Answer.out`` of the kernels called ``name``."""
-    if tracing():
+    if not ordinary() or redefines_operators(ask.x):
         out: Tensor = _OPERATORS[way](*_flat(ask), *_with(phi), name)[0]
         return out
     return eager(ask.x, way_of(way, ask, name), ask._replace(x=ask.x.detach()), phi)
@@ -97,6 +97,7 @@ def _left_over(way: Way, ask: Ask, phi: Tensor | None) -> Tensor:
 def _run_backward(
     way: Way, ask: Ask, phi: Tensor | None, state: State, late: Tensor | None, cotangent: Tensor
 ) -> Tensor:
+    cotangent = cotangent.resolve_neg()
     grad = way.backward(ask, state, cotangent) if phi is None else way.backward(ask, phi, state, cotangent)
     if late is not None:
         grad[late] = _gradient_left_over(way, *_chosen(ask, phi, late), cotangent[late])
@@ -165,6 +166,8 @@ class _Read(torch.autograd.function._SingleLevelFunction):
 
 def eager(x: Tensor, way: Way, ask: Ask, phi: Tensor | None) -> Tensor:
     """``ask.x`` are the numbers of x, which may need a gradient."""
+    if ask.x.is_neg():  # kernels read memory, where the numbers of such a view have the other sign
+        ask = ask._replace(x=ask.x.resolve_neg())
     if torch.is_grad_enabled() and x.requires_grad:
         x = torch._C._functorch.unwrap_if_dead(x)  # what such a transform left behind is its own no longer
         out: Tensor = _Read.apply(x, (way, ask, phi))  # type: ignore[attr-defined]
@@ -280,9 +283,11 @@ def _shapes(read: str) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
         )
         # The layout of a state is a matter of whole numbers: a program is compiled anew for each length of rows.
         m = None if ask.m is None else int(ask.m)
-        sizes = ask._replace(x=torch.empty(1, int(n), device="meta"), y=torch.empty(1, int(K), device="meta"), m=m)
-        layout = short_kernels(name).logs_layout if read == "logs" else kernels_named(name, sizes).state_layout
-        columns, dtype = layout(sizes)
+        x, y = (torch.empty(1, int(size), dtype=torch.float32, device="meta") for size in (n, K))
+        sizes = ask._replace(x=x, y=y, m=m)
+        with unpatched():  # this may be the first use of kernels
+            layout = short_kernels(name).logs_layout if read == "logs" else kernels_named(name, sizes).state_layout
+            columns, dtype = layout(sizes)
         return out, ask.x.new_empty(R, columns, dtype=dtype), ask.x.new_empty(R, dtype=torch.float32)
 
     return fake

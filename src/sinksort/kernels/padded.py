@@ -11,13 +11,13 @@ with the mask; on a GPU, where batches are what counts; and where nobody may loo
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from .._checks import tracing
 from ..costs import Cost
+from ..modes import hidden
 from ..problem import as_rows, existing, like_rows, rows_by_count
 from ..solvers import Solver
 from ..solvers._common import host_may_look
@@ -71,7 +71,7 @@ def _answered(
 def _may_take_out(x: Tensor, eps: float | Tensor, backend: str) -> bool:
     if backend == "torch" or not isinstance(x, Tensor) or isinstance(eps, Tensor):
         return False
-    return x.is_cpu and x.numel() > 0 and not tracing() and host_may_look(x)
+    return x.is_cpu and x.numel() > 0 and not hidden(x) and host_may_look(x)
 
 
 def _by_count(
@@ -89,12 +89,12 @@ def _by_count(
     rows = as_rows(x, dim)
     n = rows.shape[-1]
     kept, _ = existing(x, dim, mask)
-    kept = torch.as_tensor(kept).reshape(-1, n)  # there is a mask, so it is no None
+    kept = cast("Tensor", kept).reshape(-1, n)  # there is a mask, so it is no None
     groups = [(at, count) for at, count in reversed(rows_by_count(kept)) if count]  # if one is too long, the first is
     if not groups:
         return None
     # In the order of the groups all values are taken out, and all answers put in, at one go.
-    slots = torch.arange(n)
+    slots = torch.arange(n, dtype=torch.int64, device=x.device)
     taken = torch.cat([(n * at.unsqueeze(-1) + slots)[kept[at]] for at, _ in groups])
     put = torch.cat([(n * at.unsqueeze(-1) + slots[:count]).flatten() for at, count in groups]) if ahead else taken
     shapes = [(len(at), count) for at, count in groups]

@@ -11,16 +11,14 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, ParamSpec
 
 from torch import Tensor
-from torch.nn import Parameter
 
-from .._checks import tracing
+from ..modes import PLAIN, ordinary
 from . import ops
 from .asks import Ask
-from .choice import forward_mode_on, remember
+from .choice import last_used
 
 _P = ParamSpec("_P")
 
-_PLAIN = (Tensor, Parameter)  #: other kinds of tensors may do anything
 _MOST_KNOWN, _MOST_NUMBERS = 1024, 1024  #: calls that are remembered, and weights of targets of one of them
 
 
@@ -61,7 +59,7 @@ def answered(pose: Callable[_P, Posed | None]) -> Callable[_P, Tensor | None]:
     def answer(*args: _P.args, **named: _P.kwargs) -> Tensor | None:
         x: Any = args[0]
         options = args[1:]
-        if type(x) not in _PLAIN or named or tracing() or forward_mode_on():
+        if type(x) not in PLAIN or named or not ordinary():
             return _asked(pose(*args, **named))
         call = (pose, x.shape, x.dtype, x.device, *options, *map(type, options))  # True is not 1, which it equals
         try:
@@ -75,7 +73,7 @@ def answered(pose: Callable[_P, Posed | None]) -> Callable[_P, Tensor | None]:
             if len(_known) >= _MOST_KNOWN:
                 _known.clear()
             known = _known[call] = _Known.of(posed)
-        remember(known.name)
+        last_used.set(known.name)
         rows = known.rows(x)
         return known.shaped(ops.eager(rows, known.way, Ask(rows.detach(), *known.rest), known.phi))
 

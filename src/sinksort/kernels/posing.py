@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from .._checks import require_floating, require_non_negative, values_readable
+from ..modes import whole
 from ..problem import entropy_number, existing, like_rows, target_rows
 from ..squash import Squash
 from .asks import Ask
@@ -28,7 +29,7 @@ def _itself(t: Tensor) -> Tensor:
 
 
 def count_of(rows: Tensor, num_targets: int | None) -> int:
-    return rows.shape[-1] if num_targets is None else num_targets
+    return whole(rows.shape[-1]) if num_targets is None else num_targets
 
 
 def one_by_one(

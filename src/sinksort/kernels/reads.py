@@ -226,7 +226,7 @@ def permutations(
     def shaped(out: Tensor) -> Tensor:
         log_p = placed(out)
         if live is not None:  # any number in place of -inf, which would be no distribution
-            log_p = torch.where(torch.arange(log_p.shape[-1], device=device) < live, log_p, 0.0)
+            log_p = torch.where(torch.arange(log_p.shape[-1], device=device, dtype=torch.int64) < live, log_p, 0.0)
         if a is not None:
             log_p = log_p + a.log().reshape(*log_p.shape[:-1], 1)
         return _from_the_top(torch.softmax(log_p, dim=-2), live, descending, 0.0).mT.to(dtype)
@@ -278,7 +278,7 @@ def _from_the_top(t: Tensor, live: Tensor | None, descending: bool, nothing: flo
     """(..., n, m): the last targets first when descending, padding last."""
     if live is None:
         return t.flip(-1) if descending else t
-    at = torch.arange(t.shape[-1], device=t.device)
+    at = torch.arange(t.shape[-1], device=t.device, dtype=torch.int64)
     if descending:
         t = t.gather(-1, (live - 1 - at).clamp(min=0).expand(t.shape))
     return torch.where(at < live, t, nothing)

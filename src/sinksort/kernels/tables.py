@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..modes import jit_tracing, remembered, tracing, whole
 from ..rules import LAST, gauss_rule
 from ..squash import Squash
 
@@ -76,14 +76,15 @@ def nodes_in_place_of(m: int, eps: float, name: str, squash: Squash = "sigmoid")
 
 def default_targets(n: int, m: int, nodes: int | None, descending: bool, device: torch.device) -> Targets:
     """m equal targets at 0, ..., 1 for rows of n values, or a rule of ``nodes`` nodes for them."""
-    if torch.compiler.is_compiling():  # a rule is made by an eigenvalue problem, which is not for every call to solve
+    n, m = whole(n), whole(m)
+    if tracing() and not jit_tracing():  # operators for ``torch.jit.trace`` cannot take a device
         y, b, phi, last = _made_op(n, m, nodes, descending, device)
     else:
         y, b, phi, last = _made(n, m, nodes, descending, device)
     return Targets(y, b, phi) if nodes is None else Targets(y, b, phi, m, last)
 
 
-@functools.lru_cache(maxsize=2048)
+@remembered(2048)
 def _made(n: int, m: int, nodes: int | None, descending: bool, device: torch.device) -> tuple[Tensor, ...]:
     """y, b, phi (1, K) and what estimates the error of a rule (1, 6, K), or nothing (1, 0, K)."""
     if nodes is None:
@@ -93,8 +94,7 @@ def _made(n: int, m: int, nodes: int | None, descending: bool, device: torch.dev
     up = n * (at + 1.0) / m
     phi = n * (1.0 + 1.0 / m) - up if descending else up
     parts = (at / max(m - 1, 1), weights, phi, last)
-    with torch.inference_mode(False):  # kept for others, who may want gradients
-        return tuple(torch.as_tensor(t, dtype=torch.float32, device=device).unsqueeze(0) for t in parts)
+    return tuple(torch.as_tensor(t, dtype=torch.float32, device=device).unsqueeze(0) for t in parts)
 
 
 @torch.library.custom_op("sinksort::default_targets", mutates_args=())
@@ -105,23 +105,26 @@ def _made_op(
     return y.clone(), b.clone(), phi.clone(), last.clone()
 
 
+@_made_op.register_vmap
+def _(_info: object, _in_dims: object, *args: Any) -> tuple[tuple[Tensor, ...], tuple[None, ...]]:
+    return _made_op(*args), (None,) * 4  # no argument is a tensor
+
+
 @_made_op.register_fake
 def _(n: int, m: int, nodes: int | None, descending: bool, device: torch.device) -> tuple[Tensor, ...]:  # noqa: ARG001
     K = m if nodes is None else nodes
-    y, b, phi = (torch.empty(1, K, device=device) for _ in range(3))
-    return y, b, phi, torch.empty(1, 0 if nodes is None else LAST, K, device=device)
+    y, b, phi = (torch.empty(1, K, device=device, dtype=torch.float32) for _ in range(3))
+    return y, b, phi, torch.empty(1, 0 if nodes is None else LAST, K, device=device, dtype=torch.float32)
 
 
 def membership_targets(share: float, largest: bool, device: torch.device) -> Targets:
     """Out of the k, and in: two targets."""
-    make = _membership.__wrapped__ if torch.compiler.is_compiling() else _membership
-    return make(share, largest, device)
+    return _membership(share, largest, device)
 
 
-@functools.lru_cache(maxsize=256)
+@remembered(256)
 def _membership(share: float, largest: bool, device: torch.device) -> Targets:
     b = [1.0 - share, share] if largest else [share, 1.0 - share]
     phi = [0.0, 1.0] if largest else [1.0, 0.0]
-    with torch.inference_mode(False):
-        y, levels = (torch.tensor([t], dtype=torch.float32, device=device) for t in ([0.0, 1.0], phi))
-        return Targets(y, torch.tensor([b], dtype=torch.float64, device=device), levels)
+    y, levels = (torch.tensor([t], dtype=torch.float32, device=device) for t in ([0.0, 1.0], phi))
+    return Targets(y, torch.tensor([b], dtype=torch.float64, device=device), levels)

@@ -7,7 +7,6 @@ than sixteen targets, these are its nodes. Slots without a target weigh nothing 
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import numpy as np
@@ -16,13 +15,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..modes import remembered
 from ..rules import LAST, gauss_rule
 
 SLOTS = tl.constexpr(16)  #: nodes of a panel
 RULE = tl.constexpr(16 * (2 + LAST))  #: numbers of a rule: nodes, weights, and what estimates its error
 
 
-@functools.lru_cache(maxsize=64)
+@remembered(64)
 def rules_of(m: int, device: torch.device) -> Tensor:
     """(levels, 2, 8, 16) float64: the rules of panels with m >> level targets, and with one more."""
     slots = SLOTS.value
@@ -34,8 +34,7 @@ def rules_of(m: int, device: torch.device) -> Tensor:
             if slots < count <= m:
                 nodes, weights, last = gauss_rule(count, slots)
                 table[level, more] = np.stack([nodes, weights, *last])
-    with torch.inference_mode(False):
-        return torch.as_tensor(table, device=device)
+    return torch.as_tensor(table, dtype=torch.float64, device=device)
 
 
 @triton.jit

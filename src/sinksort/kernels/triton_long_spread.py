@@ -24,7 +24,6 @@ make that quick:
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import numpy as np
@@ -33,6 +32,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..modes import remembered
 from .triton_long_grid import (
     CONSTANT,
     LEAST,
@@ -61,7 +61,7 @@ from .triton_long_maths import (
 LO = tl.constexpr(9)  #: cells of a wide cell: 16 less the seven nodes that a cell reaches beyond itself
 
 
-@functools.cache
+@remembered(64)
 def to_nodes(device: torch.device) -> Tensor:
     """M (16, 16), by the orthogonality of Chebyshev polynomials at their own points."""
     i = np.arange(16)

@@ -34,7 +34,9 @@ Positives: TypeAlias = Literal["all", "any"]
 #: J by name, as functions of the excess v = u - k + 1 and of the largest excess there can be, L - k.
 EXCESS_LOSSES: dict[str, Callable[[Tensor, float | Tensor], Tensor]] = {
     "relu": lambda v, _most: v.relu(),  # the paper's
-    "normalized": lambda v, most: v.relu() / torch.as_tensor(most).clamp(min=1.0),  # the authors' code: in [0, 1]
+    "normalized": lambda v, most: (
+        v.relu() / (most.clamp(min=1.0) if isinstance(most, Tensor) else max(most, 1.0))
+    ),  # the authors' code: in [0, 1]
     "log": lambda v, _most: v.relu().log1p(),  # concave: spends its gradient on labels that are near the top
     "sqrt": lambda v, _most: (1.0 + v.relu()).sqrt() - 1.0,  # between the two; finite slope at 0
     "softplus": lambda v, _most: torch.nn.functional.softplus(v),  # relu without its kink

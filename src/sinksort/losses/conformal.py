@@ -16,6 +16,7 @@ from torch import Tensor
 from .._checks import values_readable
 from ..costs import Cost
 from ..operators import DEFAULT_SOLVER, transport
+from ..problem import wide_dtype
 from ..solvers import Solver
 from ..squash import Squash
 from ._common import Reduction, any_entry, as_mask, live_count, reduce, require_rows
@@ -139,7 +140,7 @@ def _position(scores: Tensor, alpha: float, mask: Tensor | None, name: str) -> t
     if not isinstance(alpha, (int, float)) or not 0 < alpha < 1:
         raise ValueError(f"alpha must be between 0 and 1, got {alpha!r}; 0.1 asks for 90% coverage.")
     kept = as_mask(mask, scores, name)
-    n = live_count(scores.double(), kept)
+    n = live_count(scores.to(wide_dtype(scores.device)), kept)
     r = ((n + 1.0) * (1.0 - alpha) - 1e-9).ceil()
     if values_readable(r) and ((r > n) & (n > 0)).any():
         fewest = int(n[n > 0].min())

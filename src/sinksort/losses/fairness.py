@@ -118,7 +118,7 @@ def _members(
             f"groups must be in [0, {num_groups - 1}] for {num_groups} groups, got {groups.min().item()} to "
             f"{groups.max().item()}; number them from 0, or correct num_groups."
         )
-    member = groups.unsqueeze(-2) == torch.arange(num_groups, device=scores.device).unsqueeze(-1)
+    member = groups.unsqueeze(-2) == torch.arange(num_groups, device=scores.device, dtype=torch.int64).unsqueeze(-1)
     return member if kept is None else member & kept.unsqueeze(-2)
 
 

@@ -133,7 +133,7 @@ def _one_hot(labels: Tensor, distances: Tensor, num_classes: int | None) -> Tens
         num_classes = max(int(labels.max()) + 1, 1)
     require_count(num_classes, None, "num_classes", "")
     _require_labels(labels, num_classes, "labels")
-    classes = torch.arange(num_classes, device=distances.device)
+    classes = torch.arange(num_classes, device=distances.device, dtype=torch.int64)
     return (labels.unsqueeze(-1) == classes).to(distances.dtype)
 
 

@@ -68,7 +68,7 @@ def _hard(scores: Tensor, mask: Tensor | None) -> Tensor:
     other, mine = scores.unsqueeze(-2), scores.unsqueeze(-1)
     above = ((other > mine) & there.unsqueeze(-2)).sum(-1).unsqueeze(-2)
     tied = ((other == mine) & there.unsqueeze(-2)).sum(-1).clamp(min=1).unsqueeze(-2)
-    at = torch.arange(scores.shape[-1], device=scores.device).unsqueeze(-1)
+    at = torch.arange(scores.shape[-1], device=scores.device, dtype=torch.int64).unsqueeze(-1)
     P = torch.where((at >= above) & (at < above + tied) & there.unsqueeze(-2), 1.0 / tied, 0.0).to(scores.dtype)
     return torch.where(scores.isnan().any(-1)[..., None, None], torch.nan, P)
 
@@ -159,7 +159,7 @@ def _quotient(part: Tensor, whole: Tensor) -> Tensor:
 
 
 def _cut(phi: Tensor, k: int | None) -> Tensor:
-    return phi if k is None else torch.where(torch.arange(len(phi), device=phi.device) < k, phi, 0.0)
+    return phi if k is None else torch.where(torch.arange(len(phi), device=phi.device, dtype=torch.int64) < k, phi, 0.0)
 
 
 def _over(reached: Tensor, possible: Tensor) -> Tensor:

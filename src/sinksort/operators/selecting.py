@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from .._checks import require_between, tracing
+from .._checks import require_between
 from ..choose import plan_for
 from ..costs import Cost
 from ..kernels import reads
+from ..modes import remembered, tracing
 from ..problem import as_rows, existing, like_batch, like_rows, wide_dtype
 from ..solvers import Solver
 from ..squash import Squash
@@ -115,13 +115,12 @@ def _numbers(q: object) -> float | tuple[float, ...] | None:
     return tuple(q) if isinstance(q, (list, tuple)) and all(isinstance(each, (int, float)) for each in q) else None
 
 
-@functools.lru_cache(maxsize=256)
+@remembered(256)
 def _known_fillers(q: float | tuple[float, ...], width: float | None, n: int, device: torch.device) -> Tensor:
     """Fillers (levels, 3) that do not depend on values: brought to a device once."""
-    with torch.inference_mode(False):  # kept for others, who may want gradients
-        levels = quantile_levels(q, width, device)
-        t = torch.full((1,), 1.0 / n if width is None else width, dtype=levels.dtype, device=device)
-        return filler_weights(levels, t)
+    levels = quantile_levels(q, width, device)
+    t = torch.full((1,), 1.0 / n if width is None else width, dtype=levels.dtype, device=device)
+    return filler_weights(levels, t)
 
 
 def filler_weights(levels: Tensor, t: Tensor) -> Tensor:
@@ -277,7 +276,9 @@ def soft_topk(
         backend=backend,
     )[..., :k]
     if kept is not None:
-        values = torch.where(torch.arange(k, device=x.device) < kept.sum(-1, keepdim=True), values, 0.0)
+        values = torch.where(
+            torch.arange(k, device=x.device, dtype=torch.int64) < kept.sum(-1, keepdim=True), values, 0.0
+        )
     membership = soft_topk_mask(
         rows,
         float(k) if kept is None else kept.sum(-1).clamp(max=k).to(count.dtype),

@@ -14,6 +14,7 @@ from .._checks import require_floating
 from ..choose import plan_for, smooth_plan
 from ..costs import Cost
 from ..kernels import padded, reads
+from ..modes import whole
 from ..plan import Plan, solve
 from ..problem import as_rows, pose
 from ..smooth import SmoothPlan
@@ -373,7 +374,7 @@ def quantile_normalize(
         dim=dim,
         weights=weights,
         mask=mask,
-        num_targets=reference.shape[-1],
+        num_targets=whole(reference.shape[-1]),
         eps=eps,
         cost=cost,
         squash=squash,

@@ -109,11 +109,16 @@ class Classifiers:
         device: torch.device,
     ) -> None:
         self.knobs, self.method, self.seeds, self.device = knobs, method, seeds, device
-        self.images, self.test_images = (torch.as_tensor(part[0]).to(device) for part in (train, test))
-        self.labels, self.test_labels = (torch.as_tensor(part[1].astype("int64")).to(device) for part in (train, test))
+        self.images, self.test_images = (
+            torch.as_tensor(part[0], dtype=torch.uint8, device="cpu").to(device) for part in (train, test)
+        )
+        self.labels, self.test_labels = (
+            torch.as_tensor(part[1], dtype=torch.int64, device="cpu").to(device) for part in (train, test)
+        )
         pixels = train[0].astype("float32") / 255.0
         self._mean, self._deviation = (
-            torch.as_tensor(stat(axis=(0, 2, 3)), device=device).view(-1, 1, 1) for stat in (pixels.mean, pixels.std)
+            torch.as_tensor(stat(axis=(0, 2, 3)), dtype=torch.float32, device=device).view(-1, 1, 1)
+            for stat in (pixels.mean, pixels.std)
         )
         self.model = SideBySide(make, seeds, compiled=knobs.compiled and device.type == "cuda").to(device)
         self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -124,9 +129,11 @@ class Classifiers:
         index, flip = [], []
         for seed in self.seeds:
             source = generator(seed, epoch)
-            order = torch.randperm(len(self.images), generator=source)[: steps * size]
+            order = torch.randperm(len(self.images), generator=source, dtype=torch.int64, device="cpu")[: steps * size]
             index.append(order.view(steps, size))
-            flip.append((torch.rand(steps, size, generator=source) < 0.5) & self.knobs.flip)
+            flip.append(
+                (torch.rand(steps, size, generator=source, dtype=torch.float32, device="cpu") < 0.5) & self.knobs.flip
+            )
         return {"index": torch.stack(index, 1).to(self.device), "flip": torch.stack(flip, 1).to(self.device)}
 
     def logits(self, images: Tensor) -> Tensor:
@@ -161,7 +168,7 @@ class Classifiers:
         )
 
     def measure(self) -> list[Numbers]:
-        right = torch.zeros(2, len(self.seeds), device=self.device)
+        right = torch.zeros(2, len(self.seeds), dtype=torch.float32, device=self.device)
         for images, labels in zip(self.test_images.split(1000), self.test_labels.split(1000), strict=True):
             logits = self.logits(images.expand(len(self.seeds), *images.shape))
             hits = logits.topk(5).indices == labels[:, None]

@@ -13,8 +13,8 @@ from ..plot.flows import draw_plan
 from ..snapshot import hard_plan
 from .style import INK, MUTED, TARGET, bare, look, shades
 
-X = torch.tensor([0.24, 0.70, 0.05, 0.95, 0.44], dtype=torch.float64)
-B = torch.tensor([0.48, 0.16, 0.36], dtype=torch.float64)  # the paper's target weights in (b) and (c)
+X = torch.tensor([0.24, 0.70, 0.05, 0.95, 0.44], dtype=torch.float64, device="cpu")
+B = torch.tensor([0.48, 0.16, 0.36], dtype=torch.float64, device="cpu")  # the paper's target weights in (b) and (c)
 EPS = 0.15
 _SCALE = 0.56
 
@@ -27,7 +27,7 @@ def exact_plan(x: Tensor, b: Tensor) -> Tensor:
 def draw() -> Figure:
     """The figure."""
     n = len(X)
-    uniform = torch.full((n,), 1 / n, dtype=X.dtype)
+    uniform = torch.full((n,), 1 / n, dtype=X.dtype, device=X.device)
     soft = transport(X, target_weights=B, eps=EPS, squash=None)
     assigned = exact_plan(X, uniform), kantorovich_rank(X), kantorovich_sort(X)
     split = exact_plan(X, B), kantorovich_rank(X, target_weights=B), kantorovich_sort(X, target_weights=B)

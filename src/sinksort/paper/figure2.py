@@ -11,7 +11,7 @@ from ..plot.curves import EPS, curves, limit
 from .style import MUTED, look, shades
 
 #: n = 10; entries 0 and 9 are close, so their ranks meet first, as in the paper.
-X = torch.tensor([0.53, 0.92, 0.13, 0.71, 0.36, 0.02, 0.82, 0.24, 0.63, 0.49], dtype=torch.float64)
+X = torch.tensor([0.53, 0.92, 0.13, 0.71, 0.36, 0.02, 0.82, 0.24, 0.63, 0.49], dtype=torch.float64, device="cpu")
 
 
 def sweep() -> tuple[Tensor, Tensor]:

@@ -13,7 +13,8 @@ from .style import ACCENT, HAIRLINE, INK, MUTED, TARGET, bare, look, shades
 
 # fmt: off
 X = torch.tensor([0.325, 0.785, 0.110, 0.545, 0.935, 0.060, 0.405, 0.250, 0.690, 0.165,
-                  0.365, 0.880, 0.205, 0.480, 0.015, 0.610, 0.285, 0.985, 0.445, 0.740], dtype=torch.float64)
+                  0.365, 0.880, 0.205, 0.480, 0.015, 0.610, 0.285, 0.985, 0.445, 0.740],
+                 dtype=torch.float64, device="cpu")
 # fmt: on
 LEVEL = 0.3  # the paper's tau
 WIDTH = 0.1  # the paper's t
@@ -23,7 +24,7 @@ _SCALE = 0.62
 
 def plan() -> Plan:
     """What ``soft_quantile`` solves: three targets, 0, 1/2 and 1, the middle one with the filler weight t."""
-    b = torch.tensor([LEVEL - WIDTH / 2, WIDTH, 1 - LEVEL - WIDTH / 2], dtype=X.dtype)
+    b = torch.tensor([LEVEL - WIDTH / 2, WIDTH, 1 - LEVEL - WIDTH / 2], dtype=X.dtype, device=X.device)
     return transport(X, target_weights=b, eps=EPS, squash=None)
 
 

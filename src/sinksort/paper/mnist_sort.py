@@ -88,16 +88,18 @@ class Digits:
     """Images sorted by digit, so that an image of a given digit can be drawn by arithmetic."""
 
     def __init__(self, images: Bytes, labels: Bytes, device: torch.device) -> None:
-        by_digit = torch.as_tensor(labels.astype("int64")).sort(stable=True)
-        self.images = torch.as_tensor(images.copy())[by_digit.indices].to(device)
+        by_digit = torch.as_tensor(labels, dtype=torch.int64, device="cpu").sort(stable=True)
+        self.images = torch.tensor(images, dtype=torch.uint8, device="cpu")[by_digit.indices].to(device)
         self.count = torch.bincount(by_digit.values, minlength=10)
         self.first = self.count.cumsum(0) - self.count
 
     def draw(self, shape: tuple[int, ...], digits: int, source: torch.Generator) -> tuple[Tensor, Tensor]:
         """(indices (*shape, digits), values (*shape)) of random numbers, every digit equally often."""
-        digit = torch.randint(10, (*shape, digits), generator=source)
-        chosen = (torch.rand(digit.shape, generator=source, dtype=torch.float64) * self.count[digit]).long()
-        values = (digit * 10 ** torch.arange(digits - 1, -1, -1)).sum(-1)
+        digit = torch.randint(10, (*shape, digits), generator=source, dtype=torch.int64, device="cpu")
+        chosen = (
+            torch.rand(digit.shape, generator=source, dtype=torch.float64, device="cpu") * self.count[digit]
+        ).long()
+        values = (digit * 10 ** torch.arange(digits - 1, -1, -1, dtype=torch.int64, device="cpu")).sum(-1)
         return self.first[digit] + chosen, values
 
     def show(self, index: Tensor) -> Tensor:
@@ -197,7 +199,7 @@ def true_ranks(values: Tensor) -> Tensor:
 
 
 def gumbel(shape: tuple[int, ...], source: torch.Generator) -> Tensor:
-    uniform = torch.rand(shape, generator=source, dtype=torch.float64).clamp(min=1e-300)
+    uniform = torch.rand(shape, generator=source, dtype=torch.float64, device="cpu").clamp(min=1e-300)
     return -(-uniform.log()).clamp(min=1e-300).log().float()
 
 

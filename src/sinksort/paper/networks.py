@@ -57,9 +57,16 @@ class Perceptrons(nn.Module):
             drawn = []
             for seed in seeds:
                 torch.manual_seed(seed)
-                drawn.append([nn.init.orthogonal_(torch.empty(out, into)).T for into, out in sizes])
+                drawn.append(
+                    [
+                        nn.init.orthogonal_(torch.empty(out, into, dtype=torch.float32, device="cpu")).T
+                        for into, out in sizes
+                    ]
+                )
         self.weights = nn.ParameterList([torch.stack(layer) for layer in zip(*drawn, strict=True)])
-        self.biases = nn.ParameterList([torch.zeros(len(seeds), 1, out) for _, out in sizes])
+        self.biases = nn.ParameterList(
+            [torch.zeros(len(seeds), 1, out, dtype=torch.float32, device="cpu") for _, out in sizes]
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """(R, B, features) -> (R, B)."""

@@ -95,12 +95,14 @@ class RegressionTask:
         ]
 
         def stacked(name: str) -> Tensor:
-            return torch.stack([torch.as_tensor(getattr(s, name), dtype=torch.float32) for s in splits]).to(device)
+            return torch.stack(
+                [torch.as_tensor(getattr(s, name), dtype=torch.float32, device="cpu") for s in splits]
+            ).to(device)
 
         self.train_x, self.train_y, self.test_x, self.test_y = map(stacked, ("train_x", "train_y", "test_x", "test_y"))
         self.model = Perceptrons(self.train_x.shape[-1], knobs.hidden, seeds).to(device)
         self._level = torch.tensor(level, dtype=torch.float64, device=device)  # a graph cannot fetch it from the host
-        self._run = torch.arange(len(seeds), device=device).unsqueeze(-1)
+        self._run = torch.arange(len(seeds), dtype=torch.int64, device=device).unsqueeze(-1)
 
     def batches(self, epoch: int) -> Batch:
         """Indices (steps, R, B): slices of permutations, so that no mini-batch holds a point twice."""
@@ -111,7 +113,9 @@ class RegressionTask:
         for seed in self.seeds:
             source = generator(seed, epoch)
             passes = [
-                torch.randperm(count, generator=source)[: in_one * size].view(in_one, size)
+                torch.randperm(count, generator=source, dtype=torch.int64, device="cpu")[: in_one * size].view(
+                    in_one, size
+                )
                 for _ in range(math.ceil(self.knobs.steps / in_one))
             ]
             drawn.append(torch.cat(passes)[: self.knobs.steps])

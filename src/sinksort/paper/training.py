@@ -85,7 +85,9 @@ def train(
     """
     device = next(task.model.parameters()).device
     cuda = device.type == "cuda"
-    rate = torch.tensor(learning_rate, device=device) if cuda else learning_rate  # a CUDA graph reads it anew each time
+    rate = (
+        torch.tensor(learning_rate, dtype=torch.float32, device=device) if cuda else learning_rate
+    )  # a CUDA graph reads it anew each time
     optimizer = torch.optim.Adam(task.model.parameters(), lr=rate, capturable=cuda, fused=cuda)
     trained = Trained([[] for _ in task.seeds])
     save = _Saver(checkpoint) if checkpoint is not None else None

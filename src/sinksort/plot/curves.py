@@ -13,7 +13,7 @@ from .canvas import canvas
 from .style import ACCENT, HAIRLINE, INK, look, shades, shades_of
 
 #: From a hard sort to the mean.
-EPS = torch.logspace(-4.0, 1.0, 121, dtype=torch.float64)
+EPS = torch.logspace(-4.0, 1.0, 121, dtype=torch.float64, device="cpu")
 
 
 def rank_curves(x: Tensor, eps: Tensor = EPS, ax: Axes | None = None) -> Axes:

@@ -28,10 +28,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from ..modes import whole
+
 
 def isotonic_blocks(s: Tensor, w: Tensor, kl: bool) -> Tensor:
     """(..., n): for each entry the index of the first entry of its block. ``s``, ``w``: rows (..., n), detached."""
-    batch, n = s.shape[:-1], s.shape[-1]
+    batch, n = s.shape[:-1], whole(s.shape[-1])
     size = 1 << (n - 1).bit_length()
     # Filling up to a power of two with entries above all others, which join nobody.
     fit = (s - w).reshape(-1, n)
@@ -40,7 +42,7 @@ def isotonic_blocks(s: Tensor, w: Tensor, kl: bool) -> Tensor:
     mass = torch.nn.functional.pad(
         w.reshape(-1, n) if kl else torch.ones_like(s).reshape(-1, n), (0, size - n), value=1.0
     )
-    first = torch.arange(size, device=s.device).expand(fit.shape[0], size)
+    first = torch.arange(size, device=s.device, dtype=torch.int64).expand(fit.shape[0], size)
     half = 1
     while half < size:
         fit, first = _join(fit.reshape(-1, 2, half), mass.reshape(-1, 2, half), first.reshape(-1, 2, half), size, kl)
@@ -50,7 +52,7 @@ def isotonic_blocks(s: Tensor, w: Tensor, kl: bool) -> Tensor:
 
 def _join(fit: Tensor, mass: Tensor, first: Tensor, size: int, kl: bool) -> tuple[Tensor, Tensor]:
     """Join pairs of stretches (pairs, 2, h). ``mass``: how much an entry counts, or its logarithm for kl."""
-    h = fit.shape[-1]
+    h = whole(fit.shape[-1])
     left, right = fit[:, 0].contiguous(), fit[:, 1].contiguous()
     amount = fit + mass if kl else fit * mass
     accumulate = torch.logcumsumexp if kl else torch.cumsum
@@ -83,7 +85,7 @@ def _join(fit: Tensor, mass: Tensor, first: Tensor, size: int, kl: bool) -> tupl
 
     head = _first_index(stays, h, fit)
     # Whole blocks only: rounding may have stopped a search inside one.
-    position = torch.arange(h, device=fit.device)
+    position = torch.arange(h, device=fit.device, dtype=torch.int64)
     offset = first[:, :, :1]  # index of the stretch's first entry, which begins a block
     local = first - offset
     tail = torch.where(tail < h, local[:, 0].gather(-1, tail.clamp(max=h - 1)), h)

@@ -102,10 +102,10 @@ class SortingNetwork(Relaxation):
     def _mixing(self, wires: Tensor, rows: Rows) -> list[tuple[Tensor, Tensor]]:
         """For each layer (partner, keep): a wire keeps a share of its value and takes the rest from its partner."""
         f = DISTRIBUTIONS[self.distribution]
-        wire = torch.arange(rows.n, device=wires.device)
+        wire = torch.arange(rows.n, device=wires.device, dtype=torch.int64)
         layers = []
         for partners, needed in network_layers(self.network, rows.n):
-            partner = torch.tensor(partners, device=wires.device)
+            partner = torch.tensor(partners, device=wires.device, dtype=torch.int64)
             gap = wires[..., partner] - wires
             gap = torch.where(partner > wire, gap, -gap)
             if self.replacement:

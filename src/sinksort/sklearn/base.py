@@ -87,7 +87,7 @@ class SoftEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
             return torch.device("cuda" if torch.cuda.is_available() else "cpu")
         try:
             device = torch.device(self.device)
-            torch.empty(0, device=device)
+            torch.empty(0, dtype=torch.float32, device=device)
         except (RuntimeError, AssertionError, TypeError) as error:  # torch built without CUDA asserts
             raise ValueError(
                 f"{type(self).__name__}: device must be 'auto' or a torch device that this machine has, got "
@@ -120,8 +120,8 @@ class SoftEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
         def tensors(rows: Array | slice) -> tuple[Tensor, Tensor]:
             kind = wide if np.issubdtype(y.dtype, np.floating) else torch.int64
             return (
-                torch.tensor(X[rows]).to(device, wide),
-                torch.tensor(y[rows]).to(device, kind),
+                torch.tensor(X[rows], dtype=wide, device=device),
+                torch.tensor(y[rows], dtype=kind, device=device),
             )
 
         held_out = None

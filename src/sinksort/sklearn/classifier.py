@@ -142,8 +142,9 @@ class SoftTopKClassifier(ClassifierMixin, SoftEstimator):  # type: ignore[misc] 
         """Scores x.m - |m|^2 / 2 of the nearest class median m, which outliers do not move; the best scale of a few."""
         medians = np.stack([np.median(X[labels == c], axis=0) for c in range(len(self.classes_))])
         scores = X @ medians.T - 0.5 * np.square(medians).sum(-1)
-        targets = torch.tensor(labels)
-        scale = min(_SCALES, key=lambda t: float(self._loss(torch.tensor(t * scores), targets, float(self.eps))))
+        targets = torch.tensor(labels, dtype=torch.int64, device="cpu")
+        values = torch.tensor(scores, dtype=torch.float64, device="cpu")
+        scale = min(_SCALES, key=lambda t: float(self._loss(t * values, targets, float(self.eps))))
         return [(scale * medians.T, -0.5 * scale * np.square(medians).sum(-1))]
 
     def _loss(self, outputs: Tensor, targets: Tensor, eps: float) -> Tensor:

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -76,7 +75,7 @@ def unfold(layers: ArrayLayers, features: Units, response: Units) -> ArrayLayers
 
 
 def to_tensors(layers: ArrayLayers, like: Tensor) -> TensorLayers:
-    return [(torch.tensor(W).to(like), torch.tensor(b).to(like)) for W, b in layers]
+    return [(like.new_tensor(W), like.new_tensor(b)) for W, b in layers]
 
 
 def to_arrays(layers: TensorLayers) -> ArrayLayers:

@@ -83,7 +83,9 @@ def train(
     scores, idle, cuts, epoch = [], 0, 0, 0
     for epoch in range(1, schedule.max_iter + 1):
         order = (
-            torch.as_tensor(random.permutation(n), device=X.device) if batch < n else torch.arange(n, device=X.device)
+            torch.as_tensor(random.permutation(n), device=X.device, dtype=torch.int64)
+            if batch < n
+            else torch.arange(n, device=X.device, dtype=torch.int64)
         )
         for rows in order.split(batch):
             if len(rows) < max(2, batch // 2) and batch < n:

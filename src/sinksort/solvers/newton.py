@@ -70,7 +70,7 @@ def newton_loop(
     direction, length, slope = torch.zeros_like(b), torch.ones_like(b[:, :1]), torch.full_like(b[:, :1], float("inf"))
     iterations = torch.zeros(len(M), dtype=torch.int64, device=M.device)
     gamma, error = base.clone(), torch.empty_like(b[:, 0])
-    rows = torch.arange(len(M), device=M.device)  # those still at work
+    rows = torch.arange(len(M), device=M.device, dtype=torch.int64)  # those still at work
 
     for step in range(max_iterations + 1):
         point = base + length * direction

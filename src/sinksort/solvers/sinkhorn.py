@@ -13,6 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from ..modes import tracing
 from ..semidual import log_weight
 from ._common import Solution, batch_over_leading_dim, empty_answer, host_may_look, require_tolerance, warn_unconverged
 
@@ -109,7 +110,7 @@ def _log_domain(
             off = (b * (((gamma - updated) / k).detach().exp() - 1.0).abs()).sum(-1)
             working = (off > tolerance) | ((k > 1.0).squeeze(-1) & ~off.isnan())
             error = off
-            if step == max_iterations or (host_may_look(b) and not torch.compiler.is_compiling() and not working.any()):
+            if step == max_iterations or (host_may_look(b) and not tracing() and not working.any()):
                 break
             iterations = iterations + working
             working = working.unsqueeze(-1)  # a row that is done waits for the others as it is
@@ -121,7 +122,7 @@ def _log_domain(
         # 6: alpha <- eps log a + min_eps(C - alpha - beta) + alpha
         phi = -k * torch.logsumexp((gamma / k + log_b).unsqueeze(-2) - M / k.unsqueeze(-1), dim=-1)
     advice = "Use the default Newton solver, or raise Sinkhorn(max_iterations=..., tolerance=...) or eps."
-    if not torch.compiler.is_compiling():
+    if not tracing():
         warn_unconverged(error, tolerance, max_iterations, advice)
     return gamma, iterations, error
 
@@ -139,7 +140,7 @@ def _kernel_domain(
         if step > 0:
             error = (v * Ku - b).detach().abs().sum(-1)  # 5: Delta(v o K^T u, b) < eta
             working = error > tolerance
-            if step == max_iterations or (host_may_look(b) and not torch.compiler.is_compiling() and not working.any()):
+            if step == max_iterations or (host_may_look(b) and not tracing() and not working.any()):
                 break
             iterations = iterations + working
             v = torch.where(working.unsqueeze(-1), b / Ku, v)  # 4: v <- b / K^T u, u <- a / K v
@@ -150,7 +151,7 @@ def _kernel_domain(
     # A kernel that underflowed divides by zero: the row is not converged, and says so, rather than NaN in silence.
     broken = ~torch.isfinite(error) & torch.isfinite(log_K).all(-1).all(-1)
     error = torch.where(broken, float("inf"), error)
-    if not torch.compiler.is_compiling():
+    if not tracing():
         warn_unconverged(
             error, tolerance, max_iterations, "exp(-C/eps) underflows for small eps: use Sinkhorn(domain='log')."
         )

@@ -117,7 +117,7 @@ def _refined(
     nothing = torch.empty(*source.batch, 0, dtype=source.dtype, device=source.device)
     places, _ = source.places(nothing, nothing if source.weighted else None)
     sums = Sums(source, carrying)
-    which = torch.arange(len(mass), device=source.device).repeat(copies)
+    which = torch.arange(len(mass), device=source.device, dtype=torch.int64).repeat(copies)
     rows = Collected(summary=source.summary, bounds=places.interval, which=which, sums=sums)
     return refined(rows, eps, b, source.n, source.dtype), sums
 

@@ -32,12 +32,12 @@ def coarsened(in_cells: Tensor, cells: int) -> Tensor:
     True
     """
     points, f = in_cells.shape[-2], in_cells.shape[-1] // cells
-    shift = torch.tensor(
+    shift = in_cells.new_tensor(
         [
             [[math.comb(c, i) * j ** (c - i) / f**c if i <= c else 0.0 for i in range(points)] for c in range(points)]
             for j in range(f)
         ]
-    ).to(in_cells)
+    )
     return torch.einsum("jci,...ikj->...ck", shift, in_cells.unflatten(-1, (cells, f)))
 
 
@@ -46,7 +46,7 @@ class Sums:
 
     def __init__(self, source: Source, carrying: bool) -> None:
         self._source, self._carrying = source, carrying
-        self._weight = self._carried = self._there = torch.empty(0)
+        self._weight = self._carried = self._there = torch.empty(0, dtype=torch.float64, device=source.device)
 
     def weight(self, cells: int, points: int) -> Tensor:
         """(R, p, cells): moments of the values' weights."""
