@@ -29,6 +29,7 @@ from .triton_long_few_two import two
 from .triton_long_maths import CODES, moments
 
 _FEW = 4
+_TOO_LONG = 1 << 31  #: values of a row, which kernels count in 32 bits; rows themselves are counted in 64
 _MOMENTS_BLOCK, _COUNT_BLOCK = 2048, 256
 _WHOLE = 32768  #: longest rows that one program works on, if targets are few
 _HELD, _TILE = 2048, 2048  #: longest rows of these that stay in registers, and values of the others at a time
@@ -43,7 +44,9 @@ _PASSES = 9  #: over a row that is cut into chunks; five are ordinary
 
 
 def unable(ask: Ask) -> str | None:
-    K = ask.y.shape[-1]
+    n, K = ask.x.shape[-1], ask.y.shape[-1]
+    if n >= _TOO_LONG:
+        return f"its kernels take rows of fewer than 2^31 values, and a row has {n}"
     if ask.m is None and K > _FEW:
         return f"long rows take at most {_FEW} targets one by one, and there are {K}"
     if K > MOST_NODES:
