@@ -125,8 +125,9 @@ def smooth_plan(
 
 def places_of(x: Tensor, weights: Tensor | None, squash: Squash, low: Tensor, high: Tensor) -> Places:
     """The places of rows x (r, n); ``low`` and ``high`` are the outermost targets."""
-    squashed = isinstance(squash, str) and squash in INCREASING_MAPS
-    if weights is None and squashed and x.shape[-1] >= WORTH_A_GRID and wide_dtype(x.device) == torch.float64:
+    in_double = wide_dtype(x.device) == torch.float64  # a stream of values is always in double precision
+    plain = weights is None and in_double and x.shape[-1] >= WORTH_A_GRID
+    if plain and isinstance(squash, str) and squash in INCREASING_MAPS:
         streamed = Streamed.of(x.float() if x.element_size() < 4 else x, squash)
         if streamed is not None:
             return streamed
