@@ -210,7 +210,9 @@ def test_registered_operators_keep_their_contracts(batch: tuple[int, ...]) -> No
     C = draw(*batch, 5, 4).abs()
     a, b = torch.full((*batch, 5), 0.2, dtype=torch.float64), torch.full((*batch, 4), 0.25, dtype=torch.float64)
     checks = ("test_schema", "test_faketensor")
-    torch.library.opcheck(staircase_potentials, (C, a, b, True), test_utils=checks)
+    torch.library.opcheck(
+        staircase_potentials, (C, a, b, torch.full((*batch, 1, 1), 0.1).double(), True), test_utils=checks
+    )
     torch.library.opcheck(newton_loop, (C, a, b, torch.zeros_like(b), 1e-9, 20, True), test_utils=checks)
     ratio = torch.ones(*batch, 1, dtype=torch.float64)
     torch.library.opcheck(log_loop, (a.log(), C, a.log(), b.log(), ratio, 1e-6, 500, 0.9), test_utils=checks)

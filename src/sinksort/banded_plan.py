@@ -22,7 +22,7 @@ from .rules import Rule
 from .semidual import NOTHING, c_transform, log_density, log_weight, without_subnormals
 from .solvers import Newton
 from .solvers._common import warn_unconverged
-from .solvers.newton import LARGEST_STEP, NEAR, WEIGHTLESS
+from .solvers.newton import NEAR, WEIGHTLESS, shortened
 
 _NOWHERE = math.log(NOTHING)
 _LARGEST_EXPONENT = 300.0
@@ -89,7 +89,7 @@ class _Semidual:
                 length *= slope / (slope - slope_here)
                 continue
             newton = self.factor(a, s, *theta, point).solve(root_b * rho) / root_b
-            newton = newton.clamp(-LARGEST_STEP, LARGEST_STEP)
+            newton = shortened(newton, b)
             if not float(b @ (rho * newton)) > 0:
                 newton = -s.clamp(min=1e-30).log()  # Sinkhorn's own step always rises
             base, direction, length, slope = point, newton, 1.0, float(b @ (rho * newton))

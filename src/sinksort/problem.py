@@ -205,6 +205,8 @@ def pose(
     x_tilde = normalize(values, a, squash, y[..., :1], y[..., -1:])
     x_tilde = torch.where(torch.isnan(x_tilde).any(-1, keepdim=True), torch.nan, x_tilde)  # all of the row, or nothing
     x_tilde, order = x_tilde.sort(dim=-1)
+    a = a.gather(-1, order)
+    b = met_exactly(b, a, 0.0 if target_weights is None else rounding_of(weights, target_weights))
     u = y.unsqueeze(-2) - x_tilde.unsqueeze(-1)
     moved = resolve_cost(cost)(u)
     if not isinstance(moved, Tensor) or moved.shape != u.shape:
@@ -215,7 +217,7 @@ def pose(
         )
     return Problem(
         x=values.gather(-1, order),
-        a=a.gather(-1, order),
+        a=a,
         y=y,
         b=b,
         cost=moved,
@@ -272,6 +274,35 @@ def target_rows(
     else:
         b = (step < live).to(wide) / live
     return y, b, padded
+
+
+def rounding_of(*weights: Tensor | None) -> float:
+    """How far, relative to what they are, cumulative sums of weights in these dtypes may be from what was meant."""
+    given = [torch.finfo(t.dtype).eps for t in weights if t is not None and t.is_floating_point()]
+    return max((2.0 * each for each in given if each > 1e-9), default=0.0)
+
+
+def met_exactly(b: Tensor, a: Tensor, rounding: float) -> Tensor:
+    """Target weights b (..., m) that split the values exactly wherever, up to rounding, they were meant to.
+
+    Of weights in single precision nobody can tell 0.3 from 0.3 + 1e-8. But a mass of 1e-8 that has to cross a gap is
+    a different plan when eps is tiny. So a boundary between two targets that lies within rounding of a boundary between
+    two values is taken to be that boundary. a (..., n) are the weights of the values in their order, and weights in
+    double precision mean what they say.
+    """
+    if rounding == 0.0 or b.shape[-1] < 2:
+        return b
+    fixed_a, fixed = a.detach(), b.detach()
+    splits = fixed_a.cumsum(-1).expand(*fixed.shape[:-1], a.shape[-1]).contiguous()
+    boundary = fixed.cumsum(-1)[..., :-1].contiguous()
+    after = torch.searchsorted(splits, boundary).clamp(max=a.shape[-1] - 1)
+    above, below = splits.gather(-1, after), splits.gather(-1, (after - 1).clamp(min=0))
+    nearest = torch.where((above - boundary).abs() <= (boundary - below).abs(), above, below)
+    moved = nearest - boundary
+    within = moved.abs() <= rounding * boundary.minimum(1.0 - boundary)
+    moved = torch.nn.functional.pad(torch.where(within, moved, 0.0), (1, 1)).diff(dim=-1)
+    kept = (fixed + moved >= 0.5 * fixed).all(-1, keepdim=True)  # no target loses most of what it weighs
+    return b + torch.where(kept, moved, 0.0)
 
 
 def entropy(eps: float | Tensor, batch: Sequence[int], device: torch.device, wide: torch.dtype) -> Tensor:

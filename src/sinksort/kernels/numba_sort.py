@@ -42,6 +42,7 @@ from .numba_sort_solve import (
     solved,
     sorted_into,
     targets_into,
+    targets_met,
     values_into,
     workspace,
 )
@@ -67,7 +68,6 @@ def push_sorted(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, eps: F32,
     k = workspace(n, K)
     xs, aw, at = np.empty(N, np.float32), np.zeros(N, np.float32), np.empty(N)
     G, P, W = np.empty(16), np.empty(16), np.empty(16)
-    targets_into(k, y, b, K)
     aw[:n] = 1.0 / n
     for row in range(start, stop):
         of64 = state64[row * size // 2 : (row + 1) * size // 2]
@@ -77,8 +77,7 @@ def push_sorted(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, eps: F32,
             answer[:] = np.nan
             of64[2], errors[row] = np.nan, 0.0
             continue
-        if steps[0] > 0:
-            targets_into(k, y[row * steps[0] :], b[row * steps[0] :], K)
+        targets_into(k, y[row * steps[0] :], b[row * steps[0] :], K)
         if steps[4] > 0:
             copied(a[row * n :], aw[:n])
         e = np.float64(eps[row * steps[3]])
@@ -94,6 +93,7 @@ def push_sorted(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, eps: F32,
             continue  # averages of infinite values are for the reference
         kept = sorted_into(k, aw, at, n, order)
         values_into(k, xs, aw, at, kept, mean, scale, order)
+        targets_met(k, kept, K)
         error, few, G, P, W = solved(k, kept, K, e, LARGEST_EXPONENT, h, averaged, lo, hi, G, P, W)
         if error == np.inf:
             continue
@@ -114,7 +114,6 @@ def sorted_backward(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, c: F3
     k = workspace(n, K)
     xs, aw, at, read = np.empty(N, np.float32), np.zeros(N, np.float32), np.empty(N), np.zeros(N, np.float32)
     P, W = np.empty(16), np.empty(16)
-    targets_into(k, y, b, K)
     aw[:n] = 1.0 / n
     wanted, along, direct = np.zeros(N), np.zeros(N), np.zeros(N)
     left = k.n64[ALONG]
@@ -127,8 +126,7 @@ def sorted_backward(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, c: F3
             answer[:] = np.nan
             continue
         row_into(x, row * n, n, xs)
-        if steps[0] > 0:
-            targets_into(k, y[row * steps[0] :], b[row * steps[0] :], K)
+        targets_into(k, y[row * steps[0] :], b[row * steps[0] :], K)
         if steps[4] > 0:
             copied(a[row * n :], aw[:n])
         e = np.float64(eps[row * steps[3]])
@@ -141,6 +139,7 @@ def sorted_backward(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, c: F3
             k.k64[C, j] = c[row * steps[1] + j]
             k.k64[CARRIED, j] = k.k64[C, j] * averaged[j]
         values_into(k, xs, aw, at, kept, mean, scale, order)
+        targets_met(k, kept, K)
         M, reach, P, W = matrix_into(k, kept, K, e, P, W)
         over, masses, levels, carried, count = k.k64[Y], k.k64[B], k.k64[C], k.k64[CARRIED], K
         if of64[5] > 0.5:

@@ -50,8 +50,12 @@ _CHANGE = 2.0  #: within a panel: see ``numba_sort_panels``
 _FEW_CHANGE, _WORTH = 0.7, 2  #: the same where a few targets stand for all; how many times fewer they are to be
 _ROUGH = 1e-5  #: what may be missing at the nodes
 ENOUGH = 5e-7  #: what a value may send too much or too little, of what it weighs, and groups of the weight of a target
+#: The same over eps: a link between two groups of values that weighs as much is seen in the third digit of a gradient.
+_LINKS = 1e-5
 _MOST_PASSES = 8
+_SLOW, _MOST_MATRICES = 0.3, 8  #: error of a pass over that of the last, from which a new matrix is made; how often
 _REFINED = 1e-7  #: of tau, may be left when lambda is done
+_ROUNDING = 2.4e-7  #: relative, of cumulative weights in single precision
 _FAR = -1e9  #: potential of values that are none
 
 # Rows of the scratch of a thread: of values (n64), of targets (k64), whole numbers of values (n_int).
@@ -127,6 +131,33 @@ def values_into(k: Work, xs: F32, aw: F32, at: F64, kept: int, mean: float, scal
 
 
 @exact
+def targets_met(k: Work, n: int, K: int) -> None:
+    """Boundaries between targets that are, to single precision, boundaries between values become just these.
+
+    As ``problem.met_exactly``: a mass that comes of rounding alone has no gap to cross.
+    """
+    b, a, moved, smallest = k.k64[B], k.n64[A], k.k64[T], 1.0
+    i, reached, boundary, before = 0, a[0], 0.0, 0.0
+    for j in range(K - 1):
+        boundary += b[j]
+        while i < n - 1 and reached < boundary:
+            i += 1
+            reached += a[i]
+        below = reached - a[i]
+        nearest = reached if reached - boundary <= boundary - below else below
+        shift = nearest - boundary
+        if abs(shift) > _ROUNDING * min(boundary, 1.0 - boundary):
+            shift = 0.0
+        moved[j] = shift - before
+        before = shift
+        smallest = min(smallest, moved[j] + 0.5 * b[j])
+    moved[K - 1] = -before
+    if min(smallest, moved[K - 1] + 0.5 * b[K - 1]) >= 0.0:
+        for j in range(K):
+            b[j] += moved[j]
+
+
+@exact
 def sources_end(k: Work, count: int) -> None:
     """Behind so many sources there are none."""
     k.n64[X, count:], k.n64[A, count:], k.n64[VALUES, count:], k.n64[F, count:] = k.n64[X, count - 1], 0.0, 0.0, _FAR
@@ -198,8 +229,10 @@ def solved_for(k: Work, n: int, M: int, P: F64, reach: int, W: F64) -> None:
 
 @exact
 def corrected(k: Work, n: int, y: F64, b: F64, K: int, eps: float, M: int, reach: int, P: F64, W: F64, h: F64,
-               averaged: F64, lo: I32, hi: I32, targets: int) -> tuple[float, int]:  # fmt: skip
+               averaged: F64, lo: I32, hi: I32, targets: int, enough: float) -> tuple[float, int]:  # fmt: skip
     """Passes over all pairs until every value sends what it weighs; returns the error, and how many.
+
+    Ends early where passes win little: then the matrix is that of a plan whose weak links weigh something else.
 
     Where the plan falls into groups of values that hardly share a target, what a group lacks, all together, is missing
     in the one target that it shares: the error of its average is that, over what the target weighs, of the range.
@@ -216,7 +249,7 @@ def corrected(k: Work, n: int, y: F64, b: F64, K: int, eps: float, M: int, reach
             tau[i] = 1.0 - tau[i]
             lacking += k.n64[A, i] * tau[i]
             worst = max(worst, abs(tau[i]), abs(lacking) * targets)
-        if worst <= ENOUGH or not worst < 2.0 * before:
+        if worst <= enough or not worst < _SLOW * before:
             break
         before = worst
         solved_for(k, n, M, P, reach, W)
@@ -238,12 +271,19 @@ def solved(k: Work, n: int, K: int, eps: float, largest: float, h: F64, averaged
     M, reach, G, P, W = roughly(k, n, K, eps, _CHANGE, G, P, W)
     if M == 0:
         return np.inf, 0, G, P, W
-    few = few_into(k, n, K, eps)
-    if few > 0:
-        corrected(k, n, k.k64[FEW_Y], k.k64[FEW_B], few, eps, M, reach, P, W, k.k64[H], k.k64[AVERAGED], k.lo32, k.hi32,
-                  K)  # fmt: skip
-    error, passes = corrected(k, n, k.k64[Y], k.k64[B], K, eps, M, reach, P, W, h, averaged, lo, hi, K)
-    return error, few if passes == 1 else 0, G, P, W
+    few, enough, before = few_into(k, n, K, eps), min(ENOUGH, _LINKS * eps), np.inf
+    error, first = np.inf, 0
+    for attempt in range(_MOST_MATRICES):
+        if few > 0 and attempt == 0:
+            corrected(k, n, k.k64[FEW_Y], k.k64[FEW_B], few, eps, M, reach, P, W, k.k64[H], k.k64[AVERAGED], k.lo32,
+                      k.hi32, K, enough)  # fmt: skip
+        error, passes = corrected(k, n, k.k64[Y], k.k64[B], K, eps, M, reach, P, W, h, averaged, lo, hi, K, enough)
+        first += passes
+        if error <= enough or not error < before:
+            break
+        before = error
+        M, reach, P, W = matrix_into(k, n, K, eps, P, W)
+    return error, few if first == 1 else 0, G, P, W
 
 
 @exact

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..choose import plan_for
 from ..plan import Plan, solve
-from ..problem import Problem
+from ..problem import Problem, met_exactly, rounding_of
 from ..solvers import Newton
 from ..squash import normalize
 from .asks import Ask
@@ -63,9 +63,11 @@ def _plan(ask: Ask) -> Plan:
     x_tilde = normalize(values, a, ask.squash, y[:, :1], y[:, -1:])
     x_tilde = torch.where(torch.isnan(x_tilde).any(-1, keepdim=True), torch.nan, x_tilde)
     x_tilde, order = x_tilde.sort(dim=-1)
+    a = a.gather(-1, order)
+    b = met_exactly(b, a, rounding_of(ask.a, ask.b))
     problem = Problem(
         x=values.gather(-1, order),
-        a=a.gather(-1, order),
+        a=a,
         y=y,
         b=b,
         cost=(y.unsqueeze(-2) - x_tilde.unsqueeze(-1)).square(),

@@ -4,6 +4,11 @@ Near the solution Newton's step is exact to second order. Far from it the semi-d
 eps, few values), and a full step can overshoot to the other side of the maximum and come back for ever. On the line
 of a step the semi-dual is concave, so its slope tells: if the slope at the new point is still positive, or negative but
 smaller than it was, the step is taken; if not, the maximum was passed, and the secant of the two slopes says where.
+
+The second derivative of the semi-dual along a direction changes by a factor of at most e^(2 d) where potentials move by
+d. So a step that moves no potential by more than a few units of eps never leaves the region where Newton's model is of
+use, whatever the weights. It is shortened as a whole: if each potential were cut off for itself, the step would no
+longer point upwards where some potentials of a nearly singular plan are free to move.
 """
 
 from __future__ import annotations
@@ -16,8 +21,9 @@ from torch import Tensor
 from ..semidual import c_transform, column_sums, hessian_factor, log_density, log_weight, newton_step
 from ._common import Solution, batch_over_leading_dim, empty_answer, host_may_look, require_tolerance, warn_unconverged
 
-LARGEST_STEP = 5.0  # in units of eps: a factor of e^5 on a column of the plan
+LARGEST_STEP = 3.0  # in units of eps: a factor of e^3 on a column of the plan
 WEIGHTLESS = 1e-20
+SURELY_ENOUGH = 1e-2  # of the default tolerance: where an error lies between the two, a step more is taken
 NEAR = 1e-3  # marginal error at which rough masses have done their part
 
 
@@ -38,7 +44,7 @@ class Newton:
     """
 
     tolerance: float | None = None
-    max_iterations: int = 60
+    max_iterations: int = 100
     compress: bool | None = None
 
     def __post_init__(self) -> None:
@@ -46,23 +52,35 @@ class Newton:
 
     def solve(self, M: Tensor, a: Tensor, b: Tensor, hats: Tensor | None, by_columns: bool, warn: bool) -> Solution:
         tolerance = self.tolerance or (1e-10 if M.dtype == torch.float64 else 2e-6)
+        enough = self.tolerance or SURELY_ENOUGH * tolerance
         start = torch.zeros_like(b if by_columns else a)
         if hats is not None:
             # With negative masses the semi-dual is not concave far from its solution: come near by positive ones.
-            start = newton_loop(M, hats, b, start, NEAR, self.max_iterations, False)[0]
+            start = newton_loop(M, hats, b, start, NEAR, NEAR, self.max_iterations, False)[0]
         if by_columns:
-            gamma, iterations, error = newton_loop(M, a, b, start, tolerance, self.max_iterations, warn)
+            gamma, iterations, error = newton_loop(M, a, b, start, tolerance, enough, self.max_iterations, warn)
         else:
-            phi, iterations, error = newton_loop(M.mT, b, a, start, tolerance, self.max_iterations, warn)
+            phi, iterations, error = newton_loop(M.mT, b, a, start, tolerance, enough, self.max_iterations, warn)
             gamma = c_transform(M.mT, log_weight(a), phi)
         return Solution(gamma, iterations, error, tolerance)
 
 
+def shortened(step: Tensor, b: Tensor) -> Tensor:
+    """A step in the potentials of targets of weight b (..., m), none of which moves by more than ``LARGEST_STEP``."""
+    step = step - (b * step).sum(-1, keepdim=True)  # potentials are defined up to a constant
+    longest = torch.where(b < WEIGHTLESS, 0.0, step.abs()).amax(-1, keepdim=True)
+    return (step * (LARGEST_STEP / longest).clamp(max=1.0)).clamp(-LARGEST_STEP, LARGEST_STEP)
+
+
 @torch.library.custom_op("sinksort::newton", mutates_args=())
 def newton_loop(
-    M: Tensor, a: Tensor, b: Tensor, start: Tensor, tolerance: float, max_iterations: int, warn: bool
+    M: Tensor, a: Tensor, b: Tensor, start: Tensor, tolerance: float, enough: float, max_iterations: int, warn: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(gamma, iterations, error) for reduced costs M (..., n, m), from the column potential ``start``."""
+    """(gamma, iterations, error) for reduced costs M (..., n, m), from the column potential ``start``.
+
+    A row whose error is within ``tolerance`` but not within ``enough`` takes one step more: where a value weighs little,
+    its rank is off by the error over its weight.
+    """
     *batch, n, m = M.shape
     M, a, b = M.reshape(-1, n, m), a.reshape(-1, n), b.reshape(-1, m)
     log_b = log_weight(b)
@@ -71,6 +89,7 @@ def newton_loop(
     iterations = torch.zeros(len(M), dtype=torch.int64, device=M.device)
     gamma, error = base.clone(), torch.empty_like(b[:, 0])
     rows = torch.arange(len(M), device=M.device, dtype=torch.int64)  # those still at work
+    close = torch.zeros(len(M), dtype=torch.bool, device=M.device)  # within the tolerance one evaluation ago
 
     for step in range(max_iterations + 1):
         point = base + length * direction
@@ -78,7 +97,8 @@ def newton_loop(
         s = column_sums(log_E, a)
         rho = 1.0 - s
         size = (b * rho.abs()).sum(-1)
-        working = size > tolerance  # False for NaN as well
+        working = (size > tolerance) | ((size > enough) & ~close)  # False for NaN as well
+        close = size <= tolerance
         # A weightless column pulls nobody: give it the potential that the others' plan implies.
         gamma[rows] = torch.where(b < WEIGHTLESS, point - s.log(), point)
         error[rows] = size
@@ -89,14 +109,15 @@ def newton_loop(
             if count == 0:
                 break
             if 2 * count <= len(rows):  # most rows are done: go on with the others alone
-                M, a, b, log_b, base, direction, length, slope, point, log_E, s, rho, rows = (
-                    t[working] for t in (M, a, b, log_b, base, direction, length, slope, point, log_E, s, rho, rows)
+                M, a, b, log_b, base, direction, length, slope, point, log_E, s, rho, rows, close = (
+                    t[working]
+                    for t in (M, a, b, log_b, base, direction, length, slope, point, log_E, s, rho, rows, close)
                 )
                 working = working[working]
         iterations[rows] += working
         working = working.unsqueeze(-1)
 
-        newton = newton_step(hessian_factor(log_E, s, a, log_b), rho, log_b).clamp(-LARGEST_STEP, LARGEST_STEP)
+        newton = shortened(newton_step(hessian_factor(log_E, s, a, log_b), rho, log_b), b)
         rises = (b * rho * newton).sum(-1, keepdim=True) > 0
         newton = torch.where(rises, newton, -s.clamp(min=1e-30).log())  # Sinkhorn's own step always rises
         slope_here = (b * rho * direction).sum(-1, keepdim=True)
