@@ -278,8 +278,8 @@ def target_rows(
 
 def rounding_of(*weights: Tensor | None) -> float:
     """How far, relative to what they are, cumulative sums of weights in these dtypes may be from what was meant."""
-    given = [torch.finfo(t.dtype).eps for t in weights if t is not None and t.is_floating_point()]
-    return max((2.0 * each for each in given if each > 1e-9), default=0.0)
+    unit = max([0.0, *(torch.finfo(t.dtype).eps for t in weights if t is not None and t.is_floating_point())])
+    return 2.0 * unit if unit > 1e-9 else 0.0
 
 
 def met_exactly(b: Tensor, a: Tensor, rounding: float) -> Tensor:

@@ -273,6 +273,8 @@ def two_backward(start: int, stop: int, x: F32, a: F64, y: F32, b: F64, phi: F32
                 continue
             _read(k, s, tau, phi_0, phi_1, direct)
             unit = 1.0 / state[2]
+            for i in range(n):  # the weights that are in ``weight``
+                k.a[i] = aw[i]
         else:
             copied(w[row * n :], weight[:n])
         received, all_slopes = splat64(0.0), splat64(0.0)
@@ -281,11 +283,11 @@ def two_backward(start: int, stop: int, x: F32, a: F64, y: F32, b: F64, phi: F32
             slope = m * most
             store(g, i, slope)
             received = received + widen(load(weight, i)) * widen(slope)
-            all_slopes = all_slopes + widen(load(aw, i)) * widen(slope)
+            all_slopes = all_slopes + load64(k.a, i) * widen(slope)
         whole, all_received = total64(all_slopes), total64(received)
         mean = all_received / whole if whole > 0.0 else 0.0
         for i in range(0, len(k.at), 16):
-            rest = widen(load(weight, i)) - widen(load(aw, i)) * mean
+            rest = widen(load(weight, i)) - load64(k.a, i) * mean
             store(g, i, narrow(widen(load(g, i)) * rest))
         if all_received != 0.0 and not whole > 0.0:
             _held(k, n, all_received, s, tau, g)

@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .numba_compile import exact
-from .numba_maths import F32, F64, I32, I64
+from .numba_maths import F32, F64, I32, I64, copied
 from .numba_rows_sources import padded, range_of, sort_places
 from .numba_sort_panels import PER_PANEL, boundaries, keep, moved, panels
 from .numba_sort_passes import along_nodes, averages, laplacian, node_potentials, spread_back, tested, windows
@@ -53,13 +53,14 @@ ENOUGH = 5e-7  #: what a value may send too much or too little, of what it weigh
 #: The same over eps: a link between two groups of values that weighs as much is seen in the third digit of a gradient.
 _LINKS = 1e-5
 _MOST_PASSES = 8
+_LARGEST_STEP = 3.0  #: of a potential, in units of eps, see ``solvers.newton``
 _SLOW, _MOST_MATRICES = 0.3, 8  #: error of a pass over that of the last, from which a new matrix is made; how often
 _REFINED = 1e-7  #: of tau, may be left when lambda is done
 _ROUNDING = 2.4e-7  #: relative, of cumulative weights in single precision
 _FAR = -1e9  #: potential of values that are none
 
 # Rows of the scratch of a thread: of values (n64), of targets (k64), whole numbers of values (n_int).
-AT, X, A, VALUES, F, TAU, Q, LAM, ALONG, DIRECT, V, SOURCES, MASS = range(13)
+AT, X, A, VALUES, F, TAU, Q, LAM, ALONG, DIRECT, V, SOURCES, MASS, BEST = range(14)
 Y, B, NODES, WEIGHTS, G0, GAMMA, INVERSE, T, C, CARRIED, FEW_Y, FEW_B, FEW_C, FEW_CARRIED, H, AVERAGED = range(16)
 COUNT, KEPT, LO, HI, OFFSET = range(5)
 
@@ -81,7 +82,7 @@ class Work(NamedTuple):
 def workspace(n: int, K: int) -> Work:
     N, stride = padded(n) + 16, padded(K)
     return Work(
-        np.zeros((13, N)),
+        np.zeros((14, N)),
         np.zeros((16, stride + 16)),
         np.zeros((5, N), np.int64),
         np.zeros(max(N, stride) + 16),
@@ -237,10 +238,10 @@ def corrected(k: Work, n: int, y: F64, b: F64, K: int, eps: float, M: int, reach
     Where the plan falls into groups of values that hardly share a target, what a group lacks, all together, is missing
     in the one target that it shares: the error of its average is that, over what the target weighs, of the range.
     """
-    tau, lam, potentials = k.n64[TAU], k.n64[LAM], k.n64[F]
+    tau, lam, potentials, best = k.n64[TAU], k.n64[LAM], k.n64[F], k.n64[BEST]
     windows(potentials, k.n64[X], n, y, K, eps, lo, hi, h)
-    worst, before, passes = np.inf, np.inf, 0
-    while passes < _MOST_PASSES:
+    before, passes, again = np.inf, 0, False
+    while True:
         averages(potentials, k.n64[X], k.n64[A], k.n64[VALUES], padded(n), y, b, K, eps, lo, hi, h, averaged, tau,
                  k.n64[Q])  # fmt: skip
         passes += 1
@@ -248,14 +249,25 @@ def corrected(k: Work, n: int, y: F64, b: F64, K: int, eps: float, M: int, reach
         for i in range(n):
             tau[i] = 1.0 - tau[i]
             lacking += k.n64[A, i] * tau[i]
-            worst = max(worst, abs(tau[i]), abs(lacking) * targets)
-        if worst <= enough or not worst < _SLOW * before:
-            break
+            here = max(abs(tau[i]), abs(lacking) * targets)
+            worst = here if not here <= worst else worst  # NaN is the worst
+        if again or worst <= enough or passes >= _MOST_PASSES:
+            return worst, passes
+        if not worst < before:  # back to the better one
+            copied(best[:n], potentials[:n])
+            again = True
+            continue
+        if not worst < _SLOW * before:
+            return worst, passes
         before = worst
+        copied(potentials[:n], best[:n])
         solved_for(k, n, M, P, reach, W)
+        longest = 0.0
         for i in range(n):
-            potentials[i] += lam[i]
-    return worst, passes
+            longest = max(longest, abs(lam[i]))
+        length = min(1.0, _LARGEST_STEP / longest) if longest > 0.0 else 1.0
+        for i in range(n):
+            potentials[i] += length * lam[i]
 
 
 @exact

@@ -11,6 +11,7 @@ Which way a plan is read is a name below, ``read``; phi is there for "pull" only
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -132,11 +133,32 @@ def _chosen(ask: Ask, phi: Tensor | None, rows: Tensor) -> tuple[Ask, Tensor | N
 
 
 def _reference_gradient(read: str, ask: Ask, phi: Tensor | None, cotangent: Tensor, create_graph: bool) -> Tensor:
+    def gradient() -> Tensor:
+        with torch.enable_grad():
+            x = ask.x if create_graph else ask.x.detach().requires_grad_()
+            out = _REFERENCE[read](ask._replace(x=x), *_with(phi))
+            (grad,) = torch.autograd.grad(out, x, cotangent.to(out.dtype), create_graph=create_graph)
+        return grad
+
+    return gradient() if create_graph or _records(ask.x) else _elsewhere(gradient, ask.x.device)
+
+
+def _records(x: Tensor) -> bool:
+    """Whether this thread can record a graph. Inside a registered operator it cannot, whatever ``enable_grad`` says."""
     with torch.enable_grad():
-        x = ask.x if create_graph else ask.x.detach().requires_grad_()
-        out = _REFERENCE[read](ask._replace(x=x), *_with(phi))
-        (grad,) = torch.autograd.grad(out, x, cotangent.to(out.dtype), create_graph=create_graph)
-    return grad
+        return x.detach()[:1].requires_grad_().clone().requires_grad
+
+
+def _elsewhere(function: Callable[[], Tensor], device: torch.device) -> Tensor:
+    """The same in a thread of its own, on the same stream of the device."""
+    stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
+
+    def run() -> Tensor:
+        with torch.cuda.stream(stream):  # nothing, where there is none
+            return function()
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(run).result()
 
 
 # ---- eager
@@ -264,6 +286,11 @@ def _backward_op(
     ask = _ask(x, a, y, b, last, eps, eps_rows, squash, m)
     way = way_of(read, ask, name)
     late = None if way.final or not host_may_look(error) else _late(error)
+    if read == "push" and host_may_look(cotangent):  # who posed this could not look at the weights of targets
+        weightless = ((ask.b <= 0) & (cotangent != 0)).any(-1)
+        if late is not None:
+            weightless[late] = True
+        late = weightless.nonzero().squeeze(-1) if weightless.any() else late
     return _run_backward(way, ask, phi, state, late, cotangent)
 
 

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from .._checks import require_floating, require_non_negative, values_readable
-from ..modes import whole
+from ..modes import hidden, whole
 from ..problem import entropy_number, existing, like_rows, target_rows
+from ..solvers._common import host_may_look
 from ..squash import Squash
 from .asks import Ask
 from .choice import able, of_two, refuse, too_sharp
@@ -126,6 +127,11 @@ def too_uneven(name: str, ask: Ask, weighted: bool, backend: str) -> bool:
 
 def _has_light(weights: Tensor) -> bool:
     return bool(((weights > 0) & (weights < _LIGHT * weights.amax(-1, keepdim=True))).any())
+
+
+def has_weightless(b: Tensor) -> bool:
+    """Whether a target weighs nothing. Asks the device, but while something traces or records."""
+    return not hidden(b) and host_may_look(b) and bool((b <= 0).any())
 
 
 def flattener(x: Tensor, dim: int) -> Callable[[Tensor], Tensor]:

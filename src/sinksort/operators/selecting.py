@@ -263,18 +263,24 @@ def soft_topk(
         each = (count - at).clamp(0.0, 1.0)
         target_weights = torch.cat([each, (count - k).clamp(min=0.0)], dim=-1) / count
     row_weights = None if weights is None else like_rows(weights, x, dim, "weights")
-    values = soft_sort(
-        rows,
-        descending=largest,
-        weights=row_weights,
-        mask=kept,
-        target_weights=target_weights,
-        eps=eps,
-        cost=cost,
-        squash=squash,
-        solver=solver,
-        backend=backend,
-    )[..., :k]
+    values = None
+    if kept is None:  # then all targets weigh something, which need not be looked at
+        values = reads.sorts(rows, -1, largest, row_weights, None, None, target_weights, None, eps, cost, squash, solver,
+                             backend, False)  # fmt: skip
+    if values is None:
+        values = soft_sort(
+            rows,
+            descending=largest,
+            weights=row_weights,
+            mask=kept,
+            target_weights=target_weights,
+            eps=eps,
+            cost=cost,
+            squash=squash,
+            solver=solver,
+            backend=backend,
+        )
+    values = values[..., :k]
     if kept is not None:
         values = torch.where(
             torch.arange(k, device=x.device, dtype=torch.int64) < kept.sum(-1, keepdim=True), values, 0.0
