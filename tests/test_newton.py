@@ -114,3 +114,38 @@ def test_weightless_entries_get_the_potentials_of_the_others(eps: float) -> None
     np.testing.assert_allclose(plan.ranks().numpy(), truth.ranks(), atol=1e-8)
     np.testing.assert_allclose(plan.sorted().numpy(), truth.sorts(x), atol=1e-8)
     np.testing.assert_allclose(plan.permutation().numpy(), (truth.density * a[:, None]).T, atol=1e-8)
+
+
+@pytest.mark.parametrize("n", [10, 100])
+@pytest.mark.parametrize("eps", [1e-4, 1e-6])
+@pytest.mark.parametrize("by", [1e-6, 1e-8, 1e-10, 1e-13])
+@pytest.mark.filterwarnings("error")
+def test_weights_that_differ_by_next_to_nothing(n: int, eps: float, by: float) -> None:
+    """A mass that is far below all others crosses each gap; the sort is that of equal weights, but for that mass."""
+    rng = np.random.default_rng(n)
+    x, a = tensor(rng.standard_normal((20, n))), tensor(1 + by * rng.random((20, n)))
+    plan = sinksort.transport(x, weights=a, eps=eps)
+    assert plan.converged.all()
+    reach = x.amax(-1, keepdim=True) - x.amin(-1, keepdim=True)
+    off = (plan.sorted() - sinksort.soft_sort(x, eps=eps, backend="torch")).abs() / reach
+    assert off.max() <= 2 * n * by + 1e-9
+
+
+@pytest.mark.filterwarnings("error")
+def test_any_weights_converge() -> None:
+    """Weights over ten decades, some of them zero, beside equal ones that differ by rounding."""
+    rng = np.random.default_rng(5)
+    for group in range(60):
+        n, m = int(rng.choice([2, 5, 13, 40])), int(rng.choice([2, 5, 13, 40]))
+        x = tensor(inputs.table(list(inputs.KINDS), 40, n, seed=group))
+
+        def some(k: int, form: int) -> np.ndarray:
+            w = 10.0 ** rng.uniform(-10, 0, (40, k)) if form == 0 else rng.random((40, k)) + 0.05
+            if form == 1:
+                w = np.where((rng.random((40, k)) < 0.4) & (np.arange(k) > 0), 0.0, w)
+            return w if form < 2 else 1 + 10.0 ** rng.uniform(-16, -3, (40, 1)) * rng.random((40, k))
+
+        options = {"weights": tensor(some(n, group % 3)), "target_weights": tensor(some(m, group // 3 % 3))}
+        eps = tensor(10.0 ** rng.uniform(-7, 0, 40))
+        plan = sinksort.transport(x, **options, eps=eps, cost=[1, 1.5, 2, 3][group % 4])
+        assert plan.converged.all()

@@ -680,3 +680,15 @@ def test_a_forked_process_answers_as_its_parent() -> None:
         finally:
             os._exit(1)
     assert os.waitpid(child, 0)[1] == 0
+
+
+def test_rejected_rows_of_a_compiled_program_have_gradients() -> None:
+    """Inside a registered operator autograd records nothing, and the reference needs it for such rows."""
+    x = torch.randn(40, 9, generator=torch.Generator().manual_seed(0)).relu().requires_grad_()
+
+    def loss(x: Tensor) -> Tensor:
+        return sinksort.soft_permutation(x, eps=1e-3)[..., 0].square().sum()
+
+    (grad,) = torch.autograd.grad(torch.compile(loss, backend="eager", fullgraph=True)(x), x)
+    (expected,) = torch.autograd.grad(loss(x), x)
+    torch.testing.assert_close(grad, expected)

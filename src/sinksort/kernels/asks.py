@@ -117,6 +117,9 @@ class Kernels(Protocol):
     def unable(self, ask: Ask) -> str | None:
         """Why these kernels cannot answer, or None if they can. Looks at shapes and dtypes only."""
 
+    def weightless(self, ask: Ask, /) -> bool:
+        """Whether ``push_backward`` knows the gradient of what a target without weight receives."""
+
     def pull(self, ask: Ask, phi: Tensor) -> Answer:
         """phi: (R or 1, K) float32."""
 

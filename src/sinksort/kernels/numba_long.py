@@ -60,6 +60,10 @@ _NONE = Array(np.empty(0, np.float32), np.empty(0, np.uint16), FLOAT32, 0)
 run = functools.partial(run_tasks, portions=2)  # kernels here prepare nothing
 
 
+def weightless(_ask: Ask) -> bool:
+    return False
+
+
 def final(_ask: Ask) -> bool:
     """Never: a row that could not be answered says so in its error."""
     return False

@@ -56,6 +56,10 @@ def unable(ask: Ask) -> str | None:
     return None
 
 
+def weightless(ask: Ask) -> bool:
+    return not of_two(ask) and _in_double(ask)
+
+
 def final(_ask: Ask) -> bool:
     """Never: a row that could not be answered says so in its error."""
     return False

@@ -286,7 +286,9 @@ def _backward_op(
     ask = _ask(x, a, y, b, last, eps, eps_rows, squash, m)
     way = way_of(read, ask, name)
     late = None if way.final or not host_may_look(error) else _late(error)
-    if read == "push" and host_may_look(cotangent):  # who posed this could not look at the weights of targets
+    if (
+        read == "push" and host_may_look(cotangent) and not kernels_named(name, ask).weightless(ask)
+    ):  # who posed this could not look at the weights of targets
         weightless = ((ask.b <= 0) & (cotangent != 0)).any(-1)
         if late is not None:
             weightless[late] = True

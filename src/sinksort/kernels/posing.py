@@ -17,7 +17,7 @@ from ..problem import entropy_number, existing, like_rows, target_rows
 from ..solvers._common import host_may_look
 from ..squash import Squash
 from .asks import Ask
-from .choice import able, of_two, refuse, too_sharp
+from .choice import able, kernels_named, of_two, refuse, too_sharp
 from .posed import Posed
 from .tables import MOST_TARGETS, Targets, default_targets
 
@@ -100,9 +100,14 @@ def pushed(
     backend: str,
     flattened: Callable[[Tensor], Tensor],
     shaped: Callable[[Tensor], Tensor],
+    weightless: bool = False,
 ) -> Posed | None:
+    """``weightless``: whether some of the targets may weigh nothing, and all of them are read."""
     ask, _ = ask_of(x, rows, dim, weights, mask, at, eps, squash)
     if ask is None or too_sharp(name, ask, backend) or too_uneven(name, ask, weights is not None, backend):
+        return None
+    if weightless and has_weightless(at.b) and not kernels_named(name, ask).weightless(ask):
+        refuse("its kernels have no gradient for what lands on a target without weight, and there is one", backend)
         return None
     if not able(name, ask, backend):
         return None

@@ -19,7 +19,7 @@ from ..solvers import Solver
 from ..squash import Squash
 from .choice import able_of_logs, chosen, refuse
 from .posed import Posed, answered
-from .posing import ask_of, count_of, flattener, has_weightless, one_by_one, pulled, pushed, shaper
+from .posing import ask_of, count_of, flattener, one_by_one, pulled, pushed, shaper
 from .tables import MOST_TARGETS, Targets, default_targets, membership_targets, nodes_in_place_of
 
 _MOST_SORTED = 2048  #: targets that sorts by Numba take one by one: the longest rows that are worked on by one thread
@@ -91,15 +91,13 @@ def sorts(
     at = one_by_one(x, rows, dim, mask, targets, target_weights, num_targets, descending, backend, most)
     if at is None:
         return None
-    if weightless and target_weights is not None and has_weightless(at.b):
-        refuse("its kernels have no gradient for what lands on a target without weight, and there is one", backend)
-        return None
     back, dtype = shaper(x, dim), x.dtype
 
     def shaped(out: Tensor) -> Tensor:
         return back((out.flip(-1) if descending else out).to(dtype))
 
-    return pushed(x, rows, dim, weights, mask, at, eps, squash, name, backend, flattener(x, dim), shaped)
+    weightless = weightless and target_weights is not None
+    return pushed(x, rows, dim, weights, mask, at, eps, squash, name, backend, flattener(x, dim), shaped, weightless)
 
 
 @answered

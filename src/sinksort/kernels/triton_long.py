@@ -59,6 +59,10 @@ def _of_eps(ask: Ask) -> tuple[float, Tensor, bool]:
     return (0.0, ask.eps, True) if isinstance(ask.eps, Tensor) else (float(ask.eps), ask.y, False)
 
 
+def weightless(_ask: Ask) -> bool:
+    return False
+
+
 def final(ask: Ask) -> bool:
     """Whether every row is answered: many targets by a last launch, few where one program takes all steps it needs.
 

@@ -53,6 +53,10 @@ def unable(ask: Ask) -> str | None:
     return None
 
 
+def weightless(_ask: Ask) -> bool:
+    return False
+
+
 def final(_ask: Ask) -> bool:
     return True
 

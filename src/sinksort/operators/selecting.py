@@ -265,8 +265,9 @@ def soft_topk(
     row_weights = None if weights is None else like_rows(weights, x, dim, "weights")
     values = None
     if kept is None:  # then all targets weigh something, which need not be looked at
-        values = reads.sorts(rows, -1, largest, row_weights, None, None, target_weights, None, eps, cost, squash, solver,
-                             backend, False)  # fmt: skip
+        values = reads.sorts(
+            rows, -1, largest, row_weights, None, None, target_weights, None, eps, cost, squash, solver, backend, False
+        )
     if values is None:
         values = soft_sort(
             rows,

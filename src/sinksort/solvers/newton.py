@@ -78,8 +78,8 @@ def newton_loop(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(gamma, iterations, error) for reduced costs M (..., n, m), from the column potential ``start``.
 
-    A row whose error is within ``tolerance`` but not within ``enough`` takes one step more: where a value weighs little,
-    its rank is off by the error over its weight.
+    A row whose error is within ``tolerance`` but not within ``enough`` takes one step more: the rank of a value that
+    weighs little is off by the error over its weight.
     """
     *batch, n, m = M.shape
     M, a, b = M.reshape(-1, n, m), a.reshape(-1, n), b.reshape(-1, m)

@@ -39,7 +39,7 @@ _LARGEST_EXPONENT = 300.0  #: of which exp() and its square are finite
 
 @torch.library.custom_op("sinksort::staircase", mutates_args=())
 def staircase_potentials(C: Tensor, a: Tensor, b: Tensor, eps: Tensor, by_columns: bool) -> tuple[Tensor, Tensor]:
-    """(f0, g0) with f0_i + g0_j <= C_ij, equal somewhere in each row that counts. C (..., n, m), eps (..., 1, 1), rows sorted.
+    """(f0, g0) with f0_i + g0_j <= C_ij, equal somewhere in each row. C (..., n, m), eps (..., 1, 1), rows sorted.
 
     An operator of torch (see ``_common``) because binary searches and ``vmap`` do not mix in every version. The side
     that the solver will move is integrated along the staircase.
