@@ -8,7 +8,7 @@ import math
 import os
 import platform
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,8 @@ class Record:
     torch: str
     first: int = 0  #: the first case
     next: int = 0  #: the first case that has not run
+    step: int = 1  #: from case to case: how many processes share the cases
+    cases: int = 0  #: how many have run
     rows: int = 0
     seconds: float = 0.0
     counts: dict[str, dict[str, list[int]]] = field(default_factory=lambda: {group: {} for group in GROUPS})
@@ -98,12 +100,27 @@ class Record:
         )
 
     @property
-    def cases(self) -> int:
-        return self.next - self.first
-
-    @property
     def wrong(self) -> int:
         return sum(wrong for _, wrong in self.counts["operator"].values())
+
+
+def together(records: list[Record]) -> Record:
+    """What several processes have seen that shared the cases of one sweep."""
+    total = replace(records[0], first=min(r.first for r in records), next=max(r.next for r in records), step=1)
+    total.rows, total.cases = sum(r.rows for r in records), sum(r.cases for r in records)
+    total.seconds = max(r.seconds for r in records)
+    total.counts, total.checks, total.worst = {group: {} for group in GROUPS}, {}, {}
+    total.failures = sorted((each for r in records for each in r.failures), key=lambda each: each["case"])
+    for r in records:
+        for group, names in r.counts.items():
+            for name, (rows, wrong) in names.items():
+                seen = total.counts[group].setdefault(name, [0, 0])
+                seen[0], seen[1] = seen[0] + rows, seen[1] + wrong
+        for what, count in r.checks.items():
+            total.checked(what, count)
+        for name, (error, case) in r.worst.items():
+            total.error(name, error, int(case))
+    return total
 
 
 def page(record: Record) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import math
+import subprocess
+import sys
 import time
 import traceback
 import warnings
@@ -16,7 +18,7 @@ from .asking import Answer, ask, truth
 from .cases import Case, Rows, cotangent_of, draw, rows_of
 from .independent import disagreement
 from .judging import Verdict, alike, judge, scales
-from .recording import ROOT, Record, page
+from .recording import ROOT, Record, page, together
 
 _OTHER_THREADS = 3
 
@@ -157,7 +159,8 @@ def sweep(record: Record, state: Path | None, rows: int, minutes: float) -> None
     started, before, shown = time.monotonic(), record.seconds, 0.0
     while record.rows < rows and (passed := time.monotonic() - started) < 60 * minutes:
         try_case(record, draw(record.seed, record.next), record.device)
-        record.next += 1
+        record.next += record.step
+        record.cases += 1
         record.seconds = before + time.monotonic() - started
         if passed - shown > 10:
             shown = passed
@@ -169,6 +172,20 @@ def sweep(record: Record, state: Path | None, rows: int, minutes: float) -> None
         record.write(state)
 
 
+def shared(options: argparse.Namespace, state: Path) -> Record:
+    """A sweep by several processes, each with a record of its own beside ``state``."""
+    started = []
+    parts = [state.with_name(f"{state.stem}_{i}.json") for i in range(options.processes)]
+    for i, part in enumerate(parts):
+        each = ["--device", options.device, "--seed", options.seed, "--rows", options.rows // options.processes]
+        each += ["--minutes", options.minutes, "--state", part, "--first", options.first + i]
+        each += ["--step", options.processes, *(["--fresh"] if options.fresh else [])]
+        started.append(subprocess.Popen([sys.executable, "-m", "tests.sweep", *map(str, each)], cwd=ROOT))
+    for process in started:
+        process.wait()
+    return together([Record.read(part) for part in parts if part.exists()])
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.sweep", description=__doc__)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
@@ -178,6 +195,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--state", type=Path, help="where it goes on from; benchmarks/results/sweep_DEVICE.json")
     parser.add_argument("--fresh", action="store_true", help="begin again")
     parser.add_argument("--first", type=int, default=0, help="the case to begin with")
+    parser.add_argument("--processes", type=int, default=1, help="so many share the cases; each has a record beside it")
+    parser.add_argument("--step", type=int, default=1, help=argparse.SUPPRESS)  # of one of them
     parser.add_argument("--case", type=int, help="show one case and nothing else")
     parser.add_argument("--row", type=int, help="of that case show this row, in place of the two worst")
     parser.add_argument("--most", type=int, help="of that case take the first rows only")
@@ -185,8 +204,12 @@ def main(arguments: list[str] | None = None) -> int:
     if options.case is not None:
         return show(draw(options.seed, options.case), options.device, options.row, options.most)
     state = options.state or ROOT / f"benchmarks/results/sweep_{options.device}.json"
+    if options.processes > 1:
+        record = shared(options, state)
+        record.write(state)
+        return told(record, state)
     record = Record.new(options.seed, options.device)
-    record.first = record.next = options.first
+    record.first, record.next, record.step = options.first, options.first, options.step
     if state.exists() and not options.fresh:
         before = Record.read(state)
         same = (before.seed, before.device, before.source) == (record.seed, record.device, record.source)
@@ -198,6 +221,11 @@ def main(arguments: list[str] | None = None) -> int:
         record = before
     state.parent.mkdir(parents=True, exist_ok=True)
     sweep(record, state, options.rows, options.minutes)
+    return told(record, state)
+
+
+def told(record: Record, state: Path) -> int:
+    """Write the page and say what was found."""
     state.with_suffix(".md").write_text(page(record), encoding="utf-8")
     print(f"{record.rows:,} rows in {record.cases:,} cases: {record.wrong:,} wrong, {len(record.failures)} failures; "
           f"{state.with_suffix('.md')}")  # fmt: skip
