@@ -165,14 +165,17 @@ def quantiles(
     several = q.ndim > 0 if isinstance(q, Tensor) else isinstance(q, tuple)
     batch, flat = shape[:-1] if several else shape[1:-1], flattener(x, dim)
 
+    def single(x: Tensor) -> Tensor:  # gradients of several levels add up, which half precision had better not do
+        return x.float() if shape[0] > 1 and x.element_size() < 4 else x
+
     def each(x: Tensor) -> Tensor:
-        return flat(x) if shape[0] == 1 else flat(x).expand(shape[0], -1, -1).reshape(-1, shape[-1])
+        return flat(x) if shape[0] == 1 else flat(single(x)).expand(shape[0], -1, -1).reshape(-1, shape[-1])
 
     def shaped(out: Tensor) -> Tensor:
         middle = out[:, 1].to(dtype)
         return middle if len(batch) == 1 else middle.reshape(batch)
 
-    rows = rows.expand(shape)
+    rows = single(rows).expand(shape)
     return pushed(rows, rows, -1, weights, mask, at, eps, squash, name, backend, each, shaped)
 
 

@@ -23,7 +23,9 @@ from ._common import Solution, batch_over_leading_dim, empty_answer, host_may_lo
 
 LARGEST_STEP = 3.0  # in units of eps: a factor of e^3 on a column of the plan
 WEIGHTLESS = 1e-20
-SURELY_ENOUGH = 1e-2  # of the default tolerance: where an error lies between the two, a step more is taken
+SHORT_STEP = 3e-4  # in units of eps: after such a step potentials are right to its square
+ROUNDING = 2e-14  # marginal error that is nothing: a gradient sees it over eps
+MOST_REFINEMENTS = 12  # steps within the tolerance
 NEAR = 1e-3  # marginal error at which rough masses have done their part
 
 
@@ -52,15 +54,15 @@ class Newton:
 
     def solve(self, M: Tensor, a: Tensor, b: Tensor, hats: Tensor | None, by_columns: bool, warn: bool) -> Solution:
         tolerance = self.tolerance or (1e-10 if M.dtype == torch.float64 else 2e-6)
-        enough = self.tolerance or SURELY_ENOUGH * tolerance
+        refine = self.tolerance is None
         start = torch.zeros_like(b if by_columns else a)
         if hats is not None:
             # With negative masses the semi-dual is not concave far from its solution: come near by positive ones.
-            start = newton_loop(M, hats, b, start, NEAR, NEAR, self.max_iterations, False)[0]
+            start = newton_loop(M, hats, b, start, NEAR, False, self.max_iterations, False)[0]
         if by_columns:
-            gamma, iterations, error = newton_loop(M, a, b, start, tolerance, enough, self.max_iterations, warn)
+            gamma, iterations, error = newton_loop(M, a, b, start, tolerance, refine, self.max_iterations, warn)
         else:
-            phi, iterations, error = newton_loop(M.mT, b, a, start, tolerance, enough, self.max_iterations, warn)
+            phi, iterations, error = newton_loop(M.mT, b, a, start, tolerance, refine, self.max_iterations, warn)
             gamma = c_transform(M.mT, log_weight(a), phi)
         return Solution(gamma, iterations, error, tolerance)
 
@@ -74,12 +76,13 @@ def shortened(step: Tensor, b: Tensor) -> Tensor:
 
 @torch.library.custom_op("sinksort::newton", mutates_args=())
 def newton_loop(
-    M: Tensor, a: Tensor, b: Tensor, start: Tensor, tolerance: float, enough: float, max_iterations: int, warn: bool
+    M: Tensor, a: Tensor, b: Tensor, start: Tensor, tolerance: float, refine: bool, max_iterations: int, warn: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(gamma, iterations, error) for reduced costs M (..., n, m), from the column potential ``start``.
 
-    A row whose error is within ``tolerance`` but not within ``enough`` takes one step more: the rank of a value that
-    weighs little is off by the error over its weight.
+    With ``refine`` a row within the tolerance goes on until its steps are short. A mass below the tolerance that leaks
+    across a gap is nothing to an answer, but all that there is to its gradient; and the rank of a value that weighs
+    little is off by the error over its weight.
     """
     *batch, n, m = M.shape
     M, a, b = M.reshape(-1, n, m), a.reshape(-1, n), b.reshape(-1, m)
@@ -89,7 +92,8 @@ def newton_loop(
     iterations = torch.zeros(len(M), dtype=torch.int64, device=M.device)
     gamma, error = base.clone(), torch.empty_like(b[:, 0])
     rows = torch.arange(len(M), device=M.device, dtype=torch.int64)  # those still at work
-    close = torch.zeros(len(M), dtype=torch.bool, device=M.device)  # within the tolerance one evaluation ago
+    taken = torch.full_like(error, float("inf") if refine else 0.0)  # the longest move of the step before
+    refinements = torch.zeros_like(iterations)
 
     for step in range(max_iterations + 1):
         point = base + length * direction
@@ -97,8 +101,10 @@ def newton_loop(
         s = column_sums(log_E, a)
         rho = 1.0 - s
         size = (b * rho.abs()).sum(-1)
-        working = (size > tolerance) | ((size > enough) & ~close)  # False for NaN as well
-        close = size <= tolerance
+        close = size <= tolerance  # False for NaN as well
+        refined = (taken <= SHORT_STEP) | (size <= ROUNDING) | (refinements >= MOST_REFINEMENTS)
+        working = (size > tolerance) | (close & ~refined)
+        refinements = refinements + close
         # A weightless column pulls nobody: give it the potential that the others' plan implies.
         gamma[rows] = torch.where(b < WEIGHTLESS, point - s.log(), point)
         error[rows] = size
@@ -109,9 +115,25 @@ def newton_loop(
             if count == 0:
                 break
             if 2 * count <= len(rows):  # most rows are done: go on with the others alone
-                M, a, b, log_b, base, direction, length, slope, point, log_E, s, rho, rows, close = (
+                M, a, b, log_b, base, direction, length, slope, point, log_E, s, rho, rows, taken, refinements = (
                     t[working]
-                    for t in (M, a, b, log_b, base, direction, length, slope, point, log_E, s, rho, rows, close)
+                    for t in (
+                        M,
+                        a,
+                        b,
+                        log_b,
+                        base,
+                        direction,
+                        length,
+                        slope,
+                        point,
+                        log_E,
+                        s,
+                        rho,
+                        rows,
+                        taken,
+                        refinements,
+                    )
                 )
                 working = working[working]
         iterations[rows] += working
@@ -126,6 +148,8 @@ def newton_loop(
         base = torch.where(overshot, base, point)
         direction = torch.where(overshot, direction, torch.where(working, newton, 0.0))
         slope = torch.where(overshot, slope, (b * rho * direction).sum(-1, keepdim=True))
+        if refine:
+            taken = torch.where(b < WEIGHTLESS, 0.0, (length * direction).abs()).amax(-1)
 
     advice = "Raise eps, or Newton(max_iterations=...)."
     if warn:
