@@ -1,18 +1,23 @@
 """The Triton kernels that calls launch, as Triton's own IR for an H100, made without a GPU.
 
-    python -m tests.gpu_ir                    one line a kernel, and whether its threads agree: exit status 1 if not
-    python -m tests.gpu_ir --save FOLDER      the IR of each kernel in a file of its own
-    python -m tests.gpu_ir --compare FOLDER   which kernels differ from those that were saved: exit status 1 if any
+    python -m tests.gpu_ir                          one line a kernel, and whether its threads agree: status 1 if not
+    python -m tests.gpu_ir --save FOLDER            the IR of each kernel in a file of its own
+    python -m tests.gpu_ir --compare FOLDER         which kernels differ from those that were saved: status 1 if any
+    python -m tests.gpu_ir --compare FOLDER --ptx   the same, and whether the PTX of these differs too
+    python -m tests.gpu_ir --only 'ranks of 100'    cases whose name contains this
 
-What is saved has no names of functions and values and no marks of lines in it, so that renaming a helper or moving it
-changes nothing. Run this before and after a change that is not to change a kernel.
+What is saved has no names of functions and values and no marks of lines in it, so that renaming a kernel or moving it
+changes nothing. Run this before and after a change that is not to change a kernel. Every kernel that the package
+launches has to be reached by a case: the status is 1 if one is not.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,15 +32,25 @@ from triton.backends.nvidia.compiler import CUDABackend
 from sinksort.kernels import triton_launch, triton_long, triton_long_late_launch, triton_rows
 from sinksort.kernels.asks import Ask
 from sinksort.kernels.tables import default_targets
+from tests.sources import triton_entry_points
 
 _MULTIPROCESSORS = 132  #: of an H100
+_TARGET = GPUTarget("cuda", 90, 32)
 
 
 class Kernel(NamedTuple):
     """A kernel as one case launches it."""
 
-    name: str  #: of its module and function, and the case
+    name: str  #: of its module and function
     ir: str
+    warps: int
+    case: str = ""
+    number: int = 0  #: of the launch in the case
+
+    @property
+    def file(self) -> str:
+        """Where its IR is saved: by the case, since a kernel may get another name."""
+        return re.sub(r"\W+", "_", f"{self.case} {self.number}") + ".ttir"
 
 
 class _Driver(DriverBase):  # type: ignore[misc]
@@ -46,7 +61,7 @@ class _Driver(DriverBase):  # type: ignore[misc]
         self.get_current_stream = lambda _device: 0
 
     def get_current_target(self) -> GPUTarget:
-        return GPUTarget("cuda", 90, 32)
+        return _TARGET
 
     def get_active_torch_device(self) -> torch.device:
         return torch.device("cpu")
@@ -87,7 +102,7 @@ def _watch() -> list[Kernel]:
             kernel.warmup(*args, grid=(programs,), **constants, **options, enable_fp_fusion=True)
         except _Made as made:
             name = f"{kernel.fn.__module__.rsplit('.', 1)[-1]}.{kernel.fn.__name__}"
-            kernels.append(Kernel(name, str(made)))
+            kernels.append(Kernel(name, str(made), options["num_warps"]))
         self._made.append((None, programs, args, []))
 
     CUDABackend.add_stages = add_stages
@@ -145,14 +160,16 @@ def cases() -> Iterator[tuple[str, Callable[[], None]]]:
     yield "logarithms of plans", _logs
 
 
-def made() -> Iterator[Kernel]:
+def made(only: str = "") -> Iterator[Kernel]:
     """Every kernel of every case, its IR as Triton prints it."""
     kernels = _watch()
     for case, launch in cases():
+        if only not in case:
+            continue
         kernels.clear()
         launch()
         for i, kernel in enumerate(kernels):
-            yield Kernel(f"{case}: {i} {kernel.name}", kernel.ir)
+            yield kernel._replace(case=case, number=i)
 
 
 def plain(ir: str) -> str:
@@ -214,29 +231,78 @@ def _in_loop(lines: list[str], i: int) -> bool:
     return False
 
 
+def ptx(ir: str, warps: int) -> str:
+    """Of IR as it is saved, without what names and marks of lines leave in it."""
+    with tempfile.NamedTemporaryFile("w", suffix=".ttir") as file:
+        file.write(ir)
+        file.flush()
+        options = {"num_warps": warps, "enable_fp_fusion": True}
+        text = str(triton.compile(file.name, target=_TARGET, options=options).asm["ptx"])
+    return "\n".join(line for line in text.splitlines() if not re.match(r"\s*(\.loc|\.file|//)", line))
+
+
+class Saved:
+    """A folder of IR, and a file that says which kernel each was."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.index = folder, folder / "index.json"
+        text = self.index.read_text(encoding="utf-8") if self.index.exists() else "{}"
+        self.kernels: dict[str, Any] = json.loads(text)
+
+    def put(self, kernel: Kernel) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / kernel.file).write_text(plain(kernel.ir), encoding="utf-8")
+        self.kernels[kernel.file] = {"name": kernel.name, "warps": kernel.warps}
+        self.index.write_text(json.dumps(self.kernels, indent=1) + "\n", encoding="utf-8")
+
+    def difference(self, kernel: Kernel, *, with_ptx: bool) -> str | None:
+        """In words, or None."""
+        about = self.kernels.get(kernel.file)
+        if about is None:
+            return "is new"
+        before, now = (self.folder / kernel.file).read_text(encoding="utf-8"), plain(kernel.ir)
+        same_warps = about["warps"] == kernel.warps
+        if before == now and same_warps:
+            return None
+        what = "differs" if same_warps else f"has {kernel.warps} warps and had {about['warps']}"
+        if with_ptx:
+            same = ptx(before, about["warps"]) == ptx(now, kernel.warps)
+            what += ", the PTX is the same" if same else ", and so does the PTX"
+        return what
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--save", type=Path)
     parser.add_argument("--compare", type=Path)
+    parser.add_argument("--ptx", action="store_true", help="of kernels whose IR differs: a minute each for the largest")
+    parser.add_argument("--only", default="")
     options = parser.parse_args()
+    saved, before = (Saved(folder) if folder else None for folder in (options.save, options.compare))
     differ = unequal = 0
-    for kernel in made():
-        file = re.sub(r"\W+", "_", kernel.name) + ".ttir"
+    missing, gone = set(triton_entry_points()), set(before.kernels if before else ())
+    for kernel in made(options.only):
+        missing.discard(kernel.name)
+        gone.discard(kernel.file)
         said = f"{len(kernel.ir.splitlines())} lines"
         if products := products_in_sums(kernel.ir):
             unequal, said = unequal + 1, f"{said}; threads may not agree about {', '.join(products)}"
-        if options.save:
-            options.save.mkdir(parents=True, exist_ok=True)
-            (options.save / file).write_text(plain(kernel.ir))
-        if options.compare:
-            before = options.compare / file
-            same = before.exists() and before.read_text() == plain(kernel.ir)
-            differ += not same
-            said += "; same" if same else "; differs" if before.exists() else "; new"
-        print(f"{kernel.name}: {said}", flush=True)
-    if options.compare:
-        print(f"{differ} kernels differ")
-    return 1 if differ or unequal else 0
+        if saved:
+            saved.put(kernel)
+        if before:
+            difference = before.difference(kernel, with_ptx=options.ptx)
+            differ += difference is not None
+            said += f"; {difference or 'same'}"
+        print(f"{kernel.case}: {kernel.number} {kernel.name}: {said}", flush=True)
+    if options.only:
+        missing, gone = set(), set()
+    for name in sorted(missing):
+        print(f"no case launches {name}")
+    for file in sorted(gone):
+        print(f"{file} was launched and is not any more")
+    if before:
+        print(f"{differ + len(gone)} launches differ")
+    return 1 if differ or unequal or missing or gone else 0
 
 
 if __name__ == "__main__":

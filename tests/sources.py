@@ -113,27 +113,22 @@ def _of_triton(function: ast.FunctionDef) -> bool:
     return any("triton.jit" in ast.unparse(each) for each in function.decorator_list)
 
 
-def _own_names(function: ast.FunctionDef) -> set[str]:
-    """Arguments and variables."""
-    said = function.args
-    found = {each.arg for each in (*said.posonlyargs, *said.args, *said.kwonlyargs)}
-    return found | {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-
-
 @functools.cache
 def triton_entry_points() -> frozenset[str]:
-    """Triton kernels that are launched, as "file.function": no other kernel uses them."""
-    kernels, used = set(), set()
+    """Triton kernels that are launched, as "file.function": the first argument of a call of ``launch``."""
+    kernels = {(path.stem, f.name) for path in sorted(KERNELS.rglob("*.py")) for f in functions(path) if _of_triton(f)}
+    launched = set()
     for path in sorted(KERNELS.rglob("*.py")):
-        source = [
-            (alias.asname or alias.name, (str(node.module).split(".")[-1], alias.name))
-            for node in ast.walk(tree(path))
-            if isinstance(node, ast.ImportFrom)
-            for alias in node.names
-        ]
-        known = {function.name: (path.stem, function.name) for function in functions(path)} | dict(source)
-        for function in filter(_of_triton, functions(path)):
-            kernels.add((path.stem, function.name))
-            names = {node.id for node in ast.walk(function) if isinstance(node, ast.Name)} - _own_names(function)
-            used |= {known[name] for name in names if name in known and name != function.name}
-    return frozenset(f"{file}.{name}" for file, name in kernels - used)
+        known = {name: (path.stem, name) for file, name in kernels if file == path.stem}
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.ImportFrom):
+                source = str(node.module).split(".")[-1]
+                known |= {alias.asname or alias.name: (source, alias.name) for alias in node.names}
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.Call) and node.args and "launch" in ast.unparse(node.func):
+                for each in ast.walk(node.args[0]):
+                    if isinstance(each, ast.Name):
+                        launched.add(known.get(each.id))
+                    elif isinstance(each, ast.Attribute) and isinstance(each.value, ast.Name):
+                        launched.add((known.get(each.value.id, ("", ""))[1], each.attr))
+    return frozenset(f"{file}.{name}" for file, name in kernels & launched)
