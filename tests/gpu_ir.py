@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import sys
 import tempfile
@@ -35,6 +36,7 @@ from sinksort.kernels.tables import default_targets
 from tests.sources import triton_entry_points
 
 _MULTIPROCESSORS = 132  #: of an H100
+_MANY = 32_769  #: values, of as many rows as fill a GPU more than once
 _TARGET = GPUTarget("cuda", 90, 32)
 
 
@@ -81,20 +83,30 @@ class _Made(Exception):
     """Carries the IR out of the compiler."""
 
 
+_STAGES = CUDABackend.add_stages
+
+
+def _stop_after(stage: str) -> None:
+    """Make the compiler go as far as a stage, whose result is then raised."""
+
+    def add_stages(self: Any, stages: dict[str, Any], *args: Any) -> None:
+        _STAGES(self, stages, *args)
+        last = stages[stage]
+
+        def stop(source: Any, metadata: Any) -> None:
+            raise _Made(str(last(source, metadata)))
+
+        for later in list(stages)[list(stages).index(stage) :]:
+            del stages[later]
+        stages[stage] = stop
+
+    CUDABackend.add_stages = add_stages
+
+
 def _watch() -> list[Kernel]:
     """Make launches compile up to Triton's IR and no further. Returns the list to which they add what they made."""
     kernels: list[Kernel] = []
-    stages_of = CUDABackend.add_stages
-
-    def add_stages(self: Any, stages: dict[str, Any], *args: Any) -> None:
-        stages_of(self, stages, *args)
-        first = stages["ttir"]
-        stages.clear()
-
-        def stop(source: Any, metadata: Any) -> None:
-            raise _Made(str(first(source, metadata)))
-
-        stages["ttir"] = stop
+    _stop_after("ttir")
 
     def make(self: Any, kernel: Any, programs: int, args: Any, constants: Any, options: Any) -> None:
         options = {name: value for name, value in options.items() if name != "launch_cooperative_grid"}
@@ -105,7 +117,6 @@ def _watch() -> list[Kernel]:
             kernels.append(Kernel(name, str(made), options["num_warps"]))
         self._made.append((None, programs, args, []))
 
-    CUDABackend.add_stages = add_stages
     triton_launch.Recorder._make = make
     triton_long_late_launch.programs_of = lambda _device: _MULTIPROCESSORS
     triton.runtime.driver.set_active(_Driver())
@@ -117,9 +128,12 @@ def _ask(n: int, K: int, eps: float, *, weighted: bool = False, rows: int = 4, s
     return Ask(torch.zeros(rows, n), a, torch.linspace(0, 1, K)[None], torch.full((1, K), 1.0 / K), eps, squash)
 
 
-def _ranks(n: int, nodes: int, eps: float) -> tuple[Ask, Tensor]:
+def _ranks(n: int, nodes: int, eps: float | Tensor = 1e-2, **other: Any) -> tuple[Ask, Tensor]:
+    """Ranks by way of a rule; ``other``: rows, and options of an ask that are not ordinary."""
     at = default_targets(n, n, nodes, False, torch.device("cpu"))
-    return Ask(torch.zeros(4, n), None, at.y, at.b, eps, "sigmoid", at.m, at.last), at.phi
+    x = torch.zeros(other.pop("rows", 4), n, dtype=other.pop("dtype", torch.float32))
+    ask = Ask(x, None, at.y, at.b, eps, "sigmoid", at.m, at.last)
+    return ask._replace(**other), at.phi
 
 
 def _both_ways(kernels: Any, ask: Ask, phi: Tensor | None) -> None:
@@ -154,16 +168,41 @@ def cases() -> Iterator[tuple[str, Callable[[], None]]]:
         yield f"sort of {n} values", lambda a=ask: _both_ways(triton_rows, a, None)
     yield "sort of 500 values to 5", lambda: _both_ways(triton_rows, _ask(500, 5, 1e-2), None)
     yield "sort of 300 values to 200", lambda: _both_ways(triton_rows, _ask(300, 200, 1e-2), None)
-    yield "ranks of 200 values", lambda: _both_ways(triton_rows, *_ranks(200, 64, 1e-2))
-    yield "ranks of 1000 values", lambda: _both_ways(triton_rows, *_ranks(1000, 40, 1e-2))
-    yield "ranks of 10000 values", lambda: _both_ways(triton_long, *_ranks(10_000, 40, 1e-2))
+    yield "ranks of 200 values", lambda: _both_ways(triton_rows, *_ranks(200, 64))
+    yield "ranks of 1000 values", lambda: _both_ways(triton_rows, *_ranks(1000, 40))
+    yield "ranks of 10000 values", lambda: _both_ways(triton_long, *_ranks(10_000, 40))
+    yield "ranks of a million values", lambda: _both_ways(triton_long, *_ranks(1_000_000, 40, rows=1))
+    for K in (2, 3):  # more values in all rows than programs share
+        ask = _ask(_MANY, K, 1e-2, rows=512)
+        yield f"averages of {K} targets, many long rows", lambda a=ask: _both_ways(triton_long, a, None)
     yield "logarithms of plans", _logs
 
 
-def made(only: str = "") -> Iterator[Kernel]:
-    """Every kernel of every case, its IR as Triton prints it."""
+def variants() -> Iterator[tuple[str, Callable[[], None]]]:
+    """The same kernels with other constants."""
+    for what, other in (
+        ("weights", lambda n: {"a": torch.full((4, n), 1.0 / n)}),
+        ("arctan", lambda _: {"squash": "arctan"}),
+        ("no squash", lambda _: {"squash": None}),
+        ("bfloat16", lambda _: {"dtype": torch.bfloat16}),
+        ("an eps for each row", lambda _: {"eps": torch.full((4,), 1e-2)}),
+    ):
+        for kernels, n, nodes in ((triton_rows, 200, 64), (triton_rows, 1000, 40), (triton_long, 10_000, 40)):
+            posed = _ranks(n, nodes, **other(n))
+            yield f"ranks of {n} values, {what}", lambda k=kernels, p=posed: _both_ways(k, *p)
+    for nodes in (56, 112):
+        yield f"ranks of 1000 values, {nodes} nodes", lambda m=nodes: _both_ways(triton_rows, *_ranks(1000, m))
+    for squash in ("arctan", None):
+        for n in (10, 100):
+            ask = _ask(n, n, 1e-2, squash=squash, weighted=True)
+            yield f"ranks of {n} values, {squash}, weights", lambda a=ask: _both_ways(triton_rows, a, a.y)
+            yield f"sort of {n} values, {squash}, weights", lambda a=ask: _both_ways(triton_rows, a, None)
+
+
+def made(only: str = "", *, every: bool) -> Iterator[Kernel]:
+    """Every kernel of every case, its IR as Triton prints it; with ``every`` the variants too."""
     kernels = _watch()
-    for case, launch in cases():
+    for case, launch in (*cases(), *(variants() if every else ())):
         if only not in case:
             continue
         kernels.clear()
@@ -177,7 +216,7 @@ def plain(ir: str) -> str:
     lines = (re.sub(r"\s*loc\([^()]*(?:\([^()]*\))*[^()]*\)", "", line) for line in ir.splitlines())
     text = "\n".join(line for line in lines if line.strip() and not line.startswith("#loc"))
     numbers: dict[str, str] = {}
-    text = re.sub(r"%\w+", lambda m: numbers.setdefault(m[0], f"%{len(numbers)}"), text)
+    text = re.sub(r"%[\w$.-]+", lambda m: numbers.setdefault(m[0], f"%{len(numbers)}"), text)
     return re.sub(r"@\w+", "@kernel", text) + "\n"
 
 
@@ -232,13 +271,20 @@ def _in_loop(lines: list[str], i: int) -> bool:
 
 
 def ptx(ir: str, warps: int) -> str:
-    """Of IR as it is saved, without what names and marks of lines leave in it."""
-    with tempfile.NamedTemporaryFile("w", suffix=".ttir") as file:
-        file.write(ir)
-        file.flush()
-        options = {"num_warps": warps, "enable_fp_fusion": True}
-        text = str(triton.compile(file.name, target=_TARGET, options=options).asm["ptx"])
-    return "\n".join(line for line in text.splitlines() if not re.match(r"\s*(\.loc|\.file|//)", line))
+    """Of IR as it is saved, without what marks of lines leave in it."""
+    _stop_after("ptx")
+    try:
+        with tempfile.NamedTemporaryFile("w", suffix=".ttir") as file:
+            file.write(ir)
+            file.flush()
+            options = {"num_warps": warps, "enable_fp_fusion": True}
+            triton.compile(file.name, target=_TARGET, options=options)
+    except _Made as made:
+        code = re.split(r"^\s*\.section\s+\.debug", str(made), maxsplit=1, flags=re.MULTILINE)[0]
+        return "\n".join(line for line in code.splitlines() if not re.match(r"\s*(\.loc|\.file|//|\$L__tmp)", line))
+    finally:
+        _stop_after("ttir")
+    raise AssertionError("Triton's cache had the kernel: TRITON_ALWAYS_COMPILE=1 is not heeded")
 
 
 class Saved:
@@ -278,10 +324,11 @@ def main() -> int:
     parser.add_argument("--ptx", action="store_true", help="of kernels whose IR differs: a minute each for the largest")
     parser.add_argument("--only", default="")
     options = parser.parse_args()
+    os.environ["TRITON_ALWAYS_COMPILE"] = "1"  # nothing is taken from a cache
     saved, before = (Saved(folder) if folder else None for folder in (options.save, options.compare))
     differ = unequal = 0
     missing, gone = set(triton_entry_points()), set(before.kernels if before else ())
-    for kernel in made(options.only):
+    for kernel in made(options.only, every=bool(saved or before)):
         missing.discard(kernel.name)
         gone.discard(kernel.file)
         said = f"{len(kernel.ir.splitlines())} lines"

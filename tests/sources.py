@@ -38,7 +38,9 @@ def imports(name: str) -> set[str]:
     found = set()
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
-            found |= {_known(alias.name.split(".")[1:]) for alias in node.names if alias.name.split(".")[0] == "sinksort"}
+            found |= {
+                _known(alias.name.split(".")[1:]) for alias in node.names if alias.name.split(".")[0] == "sinksort"
+            }
         elif isinstance(node, ast.ImportFrom):
             said = node.module.split(".") if node.module else []
             if node.level:

@@ -5,6 +5,7 @@ A number that has become smaller is written down here as such: the next change t
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from pathlib import Path
 
@@ -19,7 +20,7 @@ RATCHETS = {
     "files flat in kernels/": 96,
     "files flat in the package": 28,
     "lines of the longest file in kernels/": 444,
-    "functions in kernels/ with more than 16 parameters": 50,
+    "functions in kernels/ with more than 16 parameters": 48,
     "parameters of the function with most": 38,
     "families": 21,
     "lines of the largest family": 1545,
@@ -30,9 +31,11 @@ _SLACK = 0.02  #: a number that is smaller by more than this part has to be writ
 
 #: Family -> its files in kernels/.
 FAMILIES = {
-    "cpu lanes": "numba_rows_lanes numba_rows_lanes_newton numba_rows_lanes_push numba_rows_short numba_rows_short_back",
+    "cpu lanes": "numba_rows_lanes numba_rows_lanes_newton numba_rows_lanes_push numba_rows_short "
+    "numba_rows_short_back",
     "cpu many": "numba_rows_many numba_rows_many_read numba_rows_many_pull",
-    "cpu wide": "numba_rows_wide numba_rows_newton numba_rows_read numba_rows_grid numba_rows_laplacian numba_rows_work",
+    "cpu wide": "numba_rows_wide numba_rows_newton numba_rows_read numba_rows_grid numba_rows_laplacian "
+    "numba_rows_work",
     "cpu whole": "numba_rows_whole",
     "cpu careful": "numba_rows_careful",
     "cpu logs": "numba_rows_logs numba_rows_links",
@@ -42,7 +45,8 @@ FAMILIES = {
     "cpu late": "numba_late numba_sort_pull",
     "cpu long": "numba_long numba_long_blocks numba_long_values numba_long_solve numba_long_grid",
     "cpu long few": "numba_long_few",
-    "gpu held": "triton_held triton_held_tiles triton_held_secant triton_held_newton triton_held_guess triton_held_frail",
+    "gpu held": "triton_held triton_held_tiles triton_held_secant triton_held_newton triton_held_guess "
+    "triton_held_frail",
     "gpu short": "triton_short",
     "gpu whole": "triton_whole",
     "gpu rows late": "triton_rows_late triton_rows_late_back triton_rows_late_nodes triton_rows_late_launch",
@@ -72,8 +76,7 @@ BROKEN: dict[str, str] = {
     "kernels.numba_long_few": "kernels.numba_long_blocks kernels.numba_long_solve kernels.numba_long_values",
     "kernels.numba_rows_links": "kernels.numba_rows_laplacian kernels.numba_rows_work",
     "kernels.numba_rows_logs": (
-        "kernels.numba_rows_laplacian kernels.numba_rows_newton kernels.numba_rows_wide "
-        "kernels.numba_rows_work "
+        "kernels.numba_rows_laplacian kernels.numba_rows_newton kernels.numba_rows_wide kernels.numba_rows_work "
     ),
     "kernels.numba_rows_many_pull": (
         "kernels.numba_rows_careful kernels.numba_rows_lanes kernels.numba_rows_read kernels.numba_rows_whole "
@@ -128,7 +131,10 @@ LAYERS = (
     "costs squash semidual",
     "solvers gradients",
     "problem plan kantorovich",
-    "rules grid places streamed banded banded_factor banded_plan smooth refine choose pooled elsewhere piecewise thresholds",
+    (
+        "rules grid places streamed banded banded_factor banded_plan smooth refine choose pooled elsewhere piecewise "
+        "thresholds"
+    ),
     "kernels",
     "operators",
     "losses schedules relaxations distributed streaming",
@@ -143,7 +149,7 @@ ABOVE_OPERATORS = LAYERS.index("operators") + 1
 
 
 def _room(module: str) -> str:
-    return module.split(".")[0]
+    return module.split(".", maxsplit=1)[0]
 
 
 def _level(module: str) -> int:
@@ -215,6 +221,7 @@ def test_importing_the_package_needs_torch_and_numpy_only() -> None:
     assert needed - set(sys.stdlib_module_names) <= {"torch", "numpy"}
 
 
+@functools.cache
 def _measured() -> dict[str, int]:
     files = {name: sources.modules()[name] for name in _modules_of_kernels()}
     lines = {name: sources.lines(path) for name, path in files.items()}

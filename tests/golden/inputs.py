@@ -55,6 +55,10 @@ def _outlier(numbers: Numbers, R: int, n: int) -> Array:
     return x
 
 
+def _two_far_clusters(numbers: Numbers, R: int, n: int) -> Array:
+    return 100.0 * np.floor(2.0 * numbers.uniform(R, n)) + 0.1 * numbers.normal(R, n)
+
+
 def _infinite(numbers: Numbers, R: int, n: int) -> Array:
     x, u = numbers.normal(R, n), numbers.uniform(R, n)
     return np.where(u < 0.07, -np.inf, np.where(u > 0.93, np.inf, x))
@@ -73,7 +77,7 @@ KINDS: dict[str, Callable[[Numbers, int, int], Array]] = {
     "softmax": _softmax,
     "lognormal": lambda numbers, R, n: exponential(1.5 * numbers.normal(R, n)),
     "clusters": lambda numbers, R, n: np.floor(4.0 * numbers.uniform(R, n)) + 0.01 * numbers.normal(R, n),
-    "two far clusters": lambda numbers, R, n: 100.0 * np.floor(2.0 * numbers.uniform(R, n)) + 0.1 * numbers.normal(R, n),
+    "two far clusters": _two_far_clusters,
     "outlier": _outlier,
     "tenths": _tenths,
     "three levels": lambda numbers, R, n: np.floor(3.0 * numbers.uniform(R, n)),

@@ -56,4 +56,4 @@ def verdicts(posed: Posed, found: Found, parts: dict[str, Part]) -> Iterator[str
         was = parts[name].wrong
         most = FACTOR * was if was else min(max(FACTOR * before, FLOOR), 1.0)
         if not error <= most:
-            yield f"{posed.case.name}: {name} is off by {error:.3g} of what is allowed; at most {most:.3g} is right here"
+            yield f"{posed.case.name}: {name} is off by {error:.3g} of what is allowed, and may be by {most:.3g} here"

@@ -71,9 +71,8 @@ def means(t: Tensor) -> Tensor:
 def about() -> dict[str, str]:
     """What the bits of an answer depend on, besides the code."""
     cpu = next((line.partition(":")[2].strip() for line in _cpu_lines() if line.startswith("model name")), "")
-    return {
-        "cpu": cpu or platform.machine(), "torch": torch.__version__, "numpy": np.__version__, "numba": numba.__version__,
-    }  # fmt: skip
+    versions = {module.__name__: module.__version__ for module in (torch, np, numba)}
+    return {"cpu": cpu or platform.machine(), **versions}
 
 
 def _cpu_lines() -> Iterator[str]:
