@@ -12,7 +12,7 @@ from peers import PEERS
 
 from .cells import Cell
 
-HARD = {"rank": "torch.sort", "quantile": "torch.quantile", "topk": "torch.topk"}
+HARD = {"quantile": "torch.quantile", "topk": "torch.topk"}  #: of other tasks: torch.sort
 KNOBS = {peer.name: peer.knob.name for peer in PEERS if peer.knob is not None}
 KINDS = {peer.name: peer.kind for peer in PEERS}
 COMPILED = {peer.name for peer in PEERS if peer.jax}
@@ -86,7 +86,7 @@ def _summary(entries: list[Entry]) -> list[str]:
         name, best = best_peer({n: r for n, r in records.items() if not (recorded and n in COMPILED)})
         columns = [
             cell.title + _star(records.get("sinksort")),
-            f"{milliseconds(hard)} `{HARD[cell.task]}`" if hard else "",
+            f"{milliseconds(hard)} `{HARD.get(cell.task, 'torch.sort')}`" if hard else "",
             milliseconds(ours) if ours else _why(records.get("sinksort")),
             _ratio(ours, hard),
             f"{milliseconds(best)} {name}" if best else "none",
@@ -177,7 +177,7 @@ def _or_why(record: Entry | None) -> str:
 
 
 def _shown(name: str, cell: Cell, record: Entry) -> str:
-    return (f"`{HARD[cell.task]}`" if name == "hard" else name) + _star(record)
+    return (f"`{HARD.get(cell.task, 'torch.sort')}`" if name == "hard" else name) + _star(record)
 
 
 def _star(record: Entry | None) -> str:

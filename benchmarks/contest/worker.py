@@ -107,7 +107,7 @@ class Contestant:
                 # What is not a number comes of a parameter that is too small: fast networks and kernels overflow.
                 low, high = (low, middle) if measure(math.exp(middle)) >= target else (middle, high)
             known = self.knobs[sample.key, target] = math.exp((low + high) / 2)
-        return known * float((cell.n / sample.n) ** knob.power.get(cell.task, 0.0))
+        return known * float((cell.n / sample.n) ** knob.power.get(cell.tuned_as, 0.0))
 
     def _measure(self, sample: Cell) -> Any:
         """Parameter -> softness on a small cell; JAX compiles once for all parameters."""
