@@ -322,6 +322,32 @@ def test_one_command_measures_tabulates_draws_and_goes_on_where_it_stopped(bench
     assert (tmp_path / "versus_tiny.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_first_calls_have_a_process_and_caches_of_their_own(bench, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(bench.versus, "ROOT", tmp_path)
+    command = ["--first-calls", "--cells", "rank-4x12", "--eps", "0.05", "--rounds", "2", "--threads", "1"]
+    bench.versus.main([*command, "--peers", "paper", "copy", "--out", str(tmp_path), "--name", "tiny"])
+    measured = json.loads((tmp_path / "versus_tiny_first.json").read_text())
+    (entry,) = measured["entries"]
+    assert list(entry["records"]) == ["paper's method"]  # a copy compiles nothing
+    for record in entry["records"]["paper's method"]:
+        assert record["status"] == "ok"
+        assert 0 < record["second"] < 60
+    text = (tmp_path / "versus_tiny_first.md").read_text()
+    assert "| soft rank, 4 x 12 | 0.05 |" in text
+    assert text in capsys.readouterr().out
+    means = bench.processes.Means(bench.peers.Site("cpu"), 1, 10**9, tmp_path, tmp_path / "jax", tmp_path / "own")
+    environment = bench.processes.Process(bench.peers.PEERS[0], means)._environment()
+    for name in ("NUMBA_CACHE_DIR", "TRITON_CACHE_DIR", "VERSUS_JAX_CACHE"):
+        assert environment[name].startswith(str(tmp_path / "own"))
+
+
+def test_first_calls_that_fail_are_told(bench):
+    shown = bench.versus.first._shown
+    assert shown([{"status": "ok", "first": 12.34, "second": 0.00123}]) == "12.3 (0.0012)"
+    assert shown([{"status": "died (exit status 3)"}]) == "died (exit status 3)"
+    assert shown([]) == ""
+
+
 def test_wrong_arguments_are_named(bench, capsys, tmp_path):
     for wrong, said in (
         (["--cells", "rank-1"], "a cell is TASK-BxN"),

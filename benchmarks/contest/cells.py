@@ -146,7 +146,7 @@ def softness(task: Task, x: Array, answer: Array, gradient: Array | None) -> flo
     """How far an answer is from the hard one, a number that all relaxations have.
 
     Ranks: the mean absolute difference from hard ranks, over n. Sorted values: the same over the spread of the row.
-    Permutations: the part of each sorted value that is not made of the right one. Top-k masks: the mass that is not where the hard
+    Permutations: the part of each row that is not at the right value. Top-k masks: the mass that is not where the hard
     mask has it, over k. Quantiles, whose value says little when values are symmetric: the share of the values that the
     gradient is spread over, (sum abs g)^2 / (n sum g^2), since a hard quantile has a gradient at one or two. Other
     tasks have no softness of their own (nan).

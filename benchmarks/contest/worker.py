@@ -129,6 +129,24 @@ class Contestant:
 
         return measure
 
+    def first(self, key: str, eps: float) -> dict[str, float] | None:
+        """Seconds of the first two calls, forward plus backward, with all that is compiled; None without the task."""
+        cell = Cell.parse(key)
+        operator = self.peer.operator(cell.task, cell.n, self.site)
+        if operator is None:
+            return None
+        knob = self.peer.knob
+        parameter = eps if knob is None else math.sqrt(knob.low * knob.high)
+        run = make_run(operator, parameter, cell, self.site.device, jax=self.peer.jax)
+        spent = {}
+        for which in ("first", "second"):
+            start = time.perf_counter()
+            if which == "first" and self.peer.jax:
+                run.ready()
+            run.wait(run.once("both"))
+            spent[which] = time.perf_counter() - start
+        return spent
+
     def trial(self, what: Pass) -> float:
         """One pass, the first whose time counts against the limit."""
         run, start = self._at_hand(), time.perf_counter()

@@ -4,8 +4,9 @@ An adapter is a module, named by where it is imported from, with a function
 
     operator(variant, task, n, site) -> function of (x, parameter)
 
-that imports what it needs, and whose answer has the conventions of this comparison: ranks from 1, ascending; a quantile
-for each row; a mask of the shape of x; a permutation whose rows are sorted values. ``None`` when the library does not have the task. Nothing is imported here.
+that imports what it needs, and whose answer has the conventions of this comparison: ranks from 1, ascending; a number
+for each row of a quantile or a loss; a mask of the shape of x; a permutation whose rows are places of sorted values.
+``None`` when the library does not have the task. Nothing is imported here.
 """
 
 from __future__ import annotations

@@ -31,6 +31,24 @@ def learned_eps(x: Tensor, eps: float) -> Tensor:
     return eps * (1.0 + 0.1 * x.mean(-1).tanh())
 
 
+def _discounts(grades: Tensor) -> Tensor:
+    """Of places from the top down."""
+    places = torch.arange(1, grades.shape[-1] + 1, device=grades.device, dtype=grades.dtype)
+    return 1.0 / (1.0 + places).log2()
+
+
+def _most(grades: Tensor) -> Tensor:
+    """The largest sum of discounted grades."""
+    return (grades.sort(-1, descending=True).values * _discounts(grades)).sum(-1)
+
+
+def ndcg_of_permutation(P: Tensor, x: Tensor) -> Tensor:
+    """The NDCG loss that averages the discount over all places of an item; rows of P are places from the bottom up."""
+    grades = beside("ndcg", x)
+    placed = (P @ grades.unsqueeze(-1)).squeeze(-1)
+    return 1.0 - (placed * _discounts(grades).flip(-1)).sum(-1) / _most(grades)
+
+
 def of_ranks(rank: Operator) -> dict[str, Operator]:
     """Ranks in float64, and two losses of ranks."""
 
@@ -41,10 +59,8 @@ def of_ranks(rank: Operator) -> dict[str, Operator]:
         return 1.0 - (mine * true).sum(-1) / (mine.norm(dim=-1) * true.norm(dim=-1))
 
     def ndcg(x: Tensor, parameter: float) -> Tensor:
-        grades, n = beside("ndcg", x), x.shape[-1]
-        place = n + 1.0 - rank(x, parameter)
-        best = grades.sort(-1, descending=True).values
-        places = torch.arange(1, n + 1, device=x.device, dtype=x.dtype)
-        return 1.0 - (grades / (1.0 + place).log2()).sum(-1) / (best / (1.0 + places).log2()).sum(-1)
+        grades = beside("ndcg", x)
+        place = x.shape[-1] + 1.0 - rank(x, parameter)
+        return 1.0 - (grades / (1.0 + place).log2()).sum(-1) / _most(grades)
 
     return {"rank": rank, "rank64": rank, "spearman": spearman, "ndcg": ndcg}

@@ -15,7 +15,7 @@ from contest.cells import K
 from torch import Tensor
 
 from . import Operator, Site, checkout
-from .derived import beside, of_ranks
+from .derived import beside, ndcg_of_permutation, of_ranks
 from .isotonic import between
 
 
@@ -51,6 +51,7 @@ def operator(variant: str, task: str, n: int, site: Site) -> Operator | None:
         "sort": lambda x, parameter: carried(x, x, parameter),
         "sort_with": lambda x, parameter: carried(beside("sort_with", x), x, parameter),
         "permutation": permutation,
+        "ndcg": lambda x, parameter: ndcg_of_permutation(permutation(x, parameter), x),
     }
     return tasks.get(task)
 

@@ -11,7 +11,7 @@ from contest.cells import LEVEL, K
 from torch import Tensor
 
 from . import Operator, Site
-from .derived import beside, learned_eps, learned_weights, of_ranks
+from .derived import beside, learned_eps, learned_weights, ndcg_of_permutation, of_ranks
 
 TOLERANCE = 1e-3
 ITERATIONS = 2000
@@ -77,5 +77,6 @@ def operator(variant: str, task: str, n: int, site: Site) -> Operator:  # noqa: 
         "sort_with": lambda x, eps: carried(beside(task, x), x, eps),
         "permutation": lambda x, eps: n * plan(x, eps)[0].mT,
         "normalize": normalize,
+        "ndcg": lambda x, eps: ndcg_of_permutation(n * plan(x, eps)[0].mT, x),
     }
     return tasks[task]
