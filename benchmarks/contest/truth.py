@@ -71,6 +71,13 @@ def errors(cell: Cell, found: tuple[Array, Array], true: tuple[Array, Array]) ->
     return float((np.abs(found[0] - true[0][:rows]) / scale).max()), relative(found[1], true[1][:rows])
 
 
+def errors_of_first_rows(cell: Cell, eps: float, found: tuple[Array, Array], rows: int) -> tuple[float, float]:
+    """``errors`` where the truth is made of so many rows only."""
+    x, v = (torch.from_numpy(part[:rows]).double() for part in (cell.values(), cell.cotangent()))
+    true = _both(cell, x, v, eps, sinksort.Newton())
+    return errors(cell, (found[0][:rows], found[1][:rows]), true)
+
+
 def gate(off: tuple[float, float], *, double: bool = False) -> str | None:
     """Why a time of ours is not printed, or None."""
     limits = DOUBLE_GATES if double else (VALUE_GATE, GRADIENT_GATE)

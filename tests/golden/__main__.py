@@ -50,7 +50,7 @@ def _changes(before: store.Stored | None, parts: dict[str, store.Part]) -> str:
         elif old.digest != part.digest:
             apart = (old.answer.double() - part.answer.double()).abs().nan_to_num(0.0).max().item()
             said.append(f"{name} moved by {apart:.2g} at most in the sample")
-        if old is not None and (old.wrong or part.wrong):
+        if old is not None and abs(old.wrong - part.wrong) > 1e-3 * old.wrong:
             said.append(f"{name} was off by {old.wrong:.3g} of what is allowed, and is by {part.wrong:.3g} (0: right)")
     return "; ".join(said)
 
