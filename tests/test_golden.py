@@ -43,6 +43,24 @@ def test_wrong_answers_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(list(judge.verdicts(posed, found, parts))) == 1
 
 
+def test_the_commands_say_what_changed(tmp_path, monkeypatch, capsys) -> None:
+    from tests.golden import __main__ as command
+
+    file, only = tmp_path / "answers.npz", "soft_median, n=10"
+    assert command.make(file, only, check=False, anew=False) == 0
+    assert store.read(file)[0].keys() == STORED.keys()
+    assert command.compare(file, only) == 0
+    right = calls.ask
+    monkeypatch.setattr(
+        calls, "ask", lambda posed: calls.Found({name: t * (1 + 1e-6) for name, t in right(posed).parts.items()})
+    )
+    capsys.readouterr()
+    assert command.make(file, only, check=True, anew=False) == 1
+    assert "CHANGED soft_median, n=10, eps=0.01: answer moved by" in capsys.readouterr().out
+    assert command.compare(file, only) == 1
+    assert "DIFFERS soft_median, n=10, eps=0.01: gradient in x" in capsys.readouterr().out
+
+
 def test_every_option_is_spelled_out() -> None:
     """An operator with an option that ``options`` does not know raises a KeyError there."""
     for case in CASES.values():

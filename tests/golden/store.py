@@ -15,6 +15,7 @@ from typing import Any
 import numba
 import numpy as np
 import torch
+from llvmlite.binding import get_host_cpu_name
 from torch import Tensor
 
 from .inputs import Numbers
@@ -72,7 +73,7 @@ def about() -> dict[str, str]:
     """What the bits of an answer depend on, besides the code."""
     cpu = next((line.partition(":")[2].strip() for line in _cpu_lines() if line.startswith("model name")), "")
     versions = {module.__name__: module.__version__ for module in (torch, np, numba)}
-    return {"cpu": cpu or platform.machine(), **versions}
+    return {"cpu": f"{cpu or platform.machine()} ({get_host_cpu_name()})", **versions}
 
 
 def _cpu_lines() -> Iterator[str]:
