@@ -5,6 +5,7 @@ A case spells out every option of its operator, so that a default that changes l
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -193,6 +194,7 @@ def _options() -> Iterator[Case]:
         yield Case(operator=operator, n=1000, k=2, eps=1e-3, dtype="bfloat16")
 
 
+@functools.cache
 def cases() -> dict[str, Case]:
     """By name."""
     found = [*_ranks(), *_sorts(), *_selections(), *_others(), *_kinds(), *_options()]
