@@ -157,7 +157,10 @@ def pose(case: Case) -> Posed:
 
 
 def options(posed: Posed) -> Given:
-    """Every option of the operator, by name; a new one has to be written here first."""
+    """Every option of the operator, by name; a new one has to be written here first.
+
+    The solver is the ordinary one, whatever its own options are: kernels answer no call that asks for another.
+    """
     case, given, read = posed.case, posed.given, READS[posed.case.operator]
     known: Given = {
         "dim": -1, "keepdim": False, "descending": case.down, "largest": not case.down, "width": case.width,
@@ -165,7 +168,7 @@ def options(posed: Posed) -> Given:
         "target_weights": given["target_weights"], "num_targets": case.num_targets, "eps": given["eps"],
         "cost": sinksort.Huber(0.1) if case.cost == "huber" else case.cost,
         "squash": softsign if case.squash == "softsign" else case.squash,
-        "solver": sinksort.Newton(tolerance=None, max_iterations=60, compress=None), "backend": case.backend,
+        "solver": sinksort.Newton(), "backend": case.backend,
         "reduction": "none", "pair_weights": "equal", "margin": 1.0, "gain": "linear", "J": "relu", "rescale": False,
         "positives": "all",
     }  # fmt: skip
@@ -219,5 +222,5 @@ def truth(posed: Posed) -> Found:
     other: Given = {"backend": "torch"}
     if case.n * m <= _WHOLE_PLANS and not case.operator.startswith("smooth_transport"):
         # Gradients of rows that are nearly hard are smaller than the error at which Newton stops by itself.
-        other["solver"] = sinksort.Newton(tolerance=1e-14, max_iterations=60, compress=False)
+        other["solver"] = sinksort.Newton(tolerance=1e-14, compress=False)
     return ask(Posed(case, wide, cotangent), **other)
