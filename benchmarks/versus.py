@@ -5,6 +5,7 @@
     python benchmarks/versus.py --checkout LapSum=PATH --checkout softsort=PATH
     python benchmarks/versus.py --device cuda --tuned benchmarks/results/versus_cpu.json
     python benchmarks/versus.py --cells rank-128x100 topk-128x1e4 --eps 1e-2 --peers sinksort torchsort
+    python benchmarks/versus.py --first-calls --cells rank-128x100 sort-128x100 --eps 1e-2 --rounds 3
 
 Peers from PyPI take part when they are installed: pip install torchsort diffsort ott-jax softtorch softjax (the last
 two need Python 3.12). Others are taken from a clone that you point to: --checkout with fast-soft-sort, LapSum,
@@ -26,7 +27,7 @@ from typing import Any
 
 import torch
 from _common import write_whole
-from contest import report
+from contest import first, report
 from contest.cells import CELLS, Cell
 from contest.match import Records, Rules, play
 from contest.processes import Means, Process
@@ -60,6 +61,9 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--name", help="of the results: versus_NAME (default: cpu, or that of the GPU)")
     parser.add_argument(
         "--add", action="store_true", help="to the results that exist: what is not measured now stays, and is marked"
+    )
+    parser.add_argument(
+        "--first-calls", action="store_true", help="each in a new process with empty caches; writes versus_NAME_first"
     )
     parser.add_argument("--redraw", action="store_true", help="write tables and plots again, from the JSON of a run")
     return parser.parse_args(given)
@@ -241,14 +245,16 @@ def main(given: list[str] | None = None) -> None:
         "about": about, "peers": [peer.name for peer in peers], "rounds": options.rounds, "limit": options.limit,
     }  # fmt: skip
     folder = ROOT / "out" / stem.name
+    means = Means(site, options.threads, memory, folder / "logs", ROOT / "out" / "jax-cache")
+    if options.first_calls:
+        print(
+            first_calls(options, [peer for peer in peers if peer.kind != "floor"], means, stem, about, _command(given))
+        )
+        return
     kept = Kept(folder, setting)
-    entries = measure(
-        options, peers, Means(site, options.threads, memory, folder / "logs", ROOT / "out" / "jax-cache"), kept
-    )
-    asked = [word if not word.startswith(("/", "~")) else Path(word).name for word in (given or sys.argv[1:])]
-    command = shlex.join(["python", "benchmarks/versus.py", *(_without_folders(word) for word in asked)])
+    entries = measure(options, peers, means, kept)
     settings = {
-        "command": command, "rounds": options.rounds, "limit": options.limit,
+        "command": _command(given), "rounds": options.rounds, "limit": options.limit,
         "memory": memory if options.device == "cpu" else None, "missing": missing,
         "cells": [cell.key for cell in options.cells],
     }  # fmt: skip
@@ -260,6 +266,24 @@ def main(given: list[str] | None = None) -> None:
     write_whole(stem.with_suffix(".json"), json.dumps(measured, indent=1) + "\n")
     print(write(measured, stem))
     shutil.rmtree(folder)
+
+
+def first_calls(
+    options: argparse.Namespace, peers: list[Peer], means: Means, stem: Path, about: dict[str, str], command: str
+) -> str:
+    """The page of first calls; it and its JSON are written beside the other results."""
+    to = stem.with_name(f"{stem.name}_first.json")
+    wanted = [(cell, eps) for cell in options.cells for eps in sorted(options.eps, reverse=True)]
+    entries = first.first_calls(wanted, peers, means, options.rounds, print, to)
+    text = first.table(entries, about, command, options.rounds)
+    write_whole(to.with_suffix(".json"), json.dumps({"about": about, "entries": entries}, indent=1) + "\n")
+    write_whole(to.with_suffix(".md"), text)
+    return text
+
+
+def _command(given: list[str] | None) -> str:
+    asked = [word if not word.startswith(("/", "~")) else Path(word).name for word in (given or sys.argv[1:])]
+    return shlex.join(["python", "benchmarks/versus.py", *(_without_folders(word) for word in asked)])
 
 
 def _without_folders(word: str) -> str:

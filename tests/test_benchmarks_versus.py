@@ -65,11 +65,11 @@ def process(bench, tmp_path, monkeypatch):
 
 def test_cells_are_those_of_the_table_and_are_read_as_they_are_written(bench):
     cells = bench.cells.CELLS
-    assert len(set(cells)) == 13
+    assert len(set(cells)) == 26
     assert all(bench.cells.Cell.parse(cell.key) == cell for cell in cells)
     assert bench.cells.Cell.parse("topk-128x1e4").title == "top-5 mask, 128 x 10^4"
-    for wrong in ("rank", "sort-1x10", "rank-0x10", "rank-1xmany", "topk-4x5"):
-        with pytest.raises(ValueError, match=rf"a cell is rank-BxN, .* such as rank-128x1000, got '{wrong}'"):
+    for wrong in ("rank", "isort-1x10", "rank-0x10", "rank-1xmany", "topk-4x5"):
+        with pytest.raises(ValueError, match=rf"a cell is TASK-BxN .* such as rank-128x1000, .*, got '{wrong}'"):
             bench.cells.Cell.parse(wrong)
 
 
@@ -78,7 +78,11 @@ def test_values_do_not_depend_on_who_asks_and_differ_between_cells(bench):
     assert np.array_equal(one.values(), one.values())
     assert one.values().dtype == np.float32
     assert not np.array_equal(one.values(), other.values()[:, :10])
-    assert bench.cells.Cell.parse("quantile-4x10").cotangent().shape == (4,)
+    shapes = {"quantile-4x10": (4,), "ndcg-4x10": (4,), "permutation-4x10": (4, 10, 10), "sort-4x10": (4, 10)}
+    assert {key: bench.cells.Cell.parse(key).cotangent().shape for key in shapes} == shapes
+    assert bench.cells.Cell.parse("rank64-4x10").values().dtype == np.float64
+    few, many = (bench.cells.companion("ndcg", rows, 10) for rows in (1, 4))
+    assert np.array_equal(few, many[:1])
 
 
 def test_softness_of_known_answers(bench):
@@ -92,11 +96,24 @@ def test_softness_of_known_answers(bench):
     one_of_six, all_alike = np.array([[0, 0, -2.0, 0, 0, 0]]), np.full((1, 6), 0.3)
     assert softness("quantile", x, ranks, one_of_six) == pytest.approx(1 / 6)
     assert softness("quantile", x, ranks, all_alike) == pytest.approx(1.0)
+    assert softness("sort", x, np.sort(x), None) == 0.0
+    assert softness("sort", x, np.sort(x) + x.std(), None) == pytest.approx(1.0)
+    permutation = np.eye(6)[x.argsort(-1)]
+    assert softness("permutation", x, permutation, None) == 0.0
+    assert softness("permutation", x, np.full((1, 6, 6), 1 / 6), None) == pytest.approx(5 / 6)
+    assert np.isnan(softness("ndcg", x, np.zeros(1), None))
     with pytest.raises(ValueError, match="measured by its gradient"):
         softness("quantile", x, ranks, None)
 
 
-@pytest.mark.parametrize("key", ["rank-3x40", "quantile-3x41", "topk-3x40"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        "rank-3x40", "quantile-3x41", "topk-3x40", "sort-3x20", "permutation-3x20", "rank64-3x20", "rank_weights-3x20",
+        "rank_eps-3x20", "rank_cost1-3x20", "rank_cost1.5-3x20", "sort_with-3x20", "normalize-3x20", "spearman-3x20",
+        "ndcg-3x20",
+    ],
+)  # fmt: skip
 def test_the_papers_method_and_the_truth_agree_when_it_converges(bench, key, monkeypatch):
     """Two independent solvers of one problem, one unrolled and one implicit."""
     cell = bench.cells.Cell.parse(key)
@@ -305,9 +322,35 @@ def test_one_command_measures_tabulates_draws_and_goes_on_where_it_stopped(bench
     assert (tmp_path / "versus_tiny.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_first_calls_have_a_process_and_caches_of_their_own(bench, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(bench.versus, "ROOT", tmp_path)
+    command = ["--first-calls", "--cells", "rank-4x12", "--eps", "0.05", "--rounds", "2", "--threads", "1"]
+    bench.versus.main([*command, "--peers", "paper", "copy", "--out", str(tmp_path), "--name", "tiny"])
+    measured = json.loads((tmp_path / "versus_tiny_first.json").read_text())
+    (entry,) = measured["entries"]
+    assert list(entry["records"]) == ["paper's method"]  # a copy compiles nothing
+    for record in entry["records"]["paper's method"]:
+        assert record["status"] == "ok"
+        assert 0 < record["second"] < 60
+    text = (tmp_path / "versus_tiny_first.md").read_text()
+    assert "| soft rank, 4 x 12 | 0.05 |" in text
+    assert text in capsys.readouterr().out
+    means = bench.processes.Means(bench.peers.Site("cpu"), 1, 10**9, tmp_path, tmp_path / "jax", tmp_path / "own")
+    environment = bench.processes.Process(bench.peers.PEERS[0], means)._environment()
+    for name in ("NUMBA_CACHE_DIR", "TRITON_CACHE_DIR", "VERSUS_JAX_CACHE"):
+        assert environment[name].startswith(str(tmp_path / "own"))
+
+
+def test_first_calls_that_fail_are_told(bench):
+    shown = bench.versus.first._shown
+    assert shown([{"status": "ok", "first": 12.34, "second": 0.00123}]) == "12.3 (0.0012)"
+    assert shown([{"status": "died (exit status 3)"}]) == "died (exit status 3)"
+    assert shown([]) == ""
+
+
 def test_wrong_arguments_are_named(bench, capsys, tmp_path):
     for wrong, said in (
-        (["--cells", "rank-1"], "a cell is rank-BxN"),
+        (["--cells", "rank-1"], "a cell is TASK-BxN"),
         (["--checkout", f"torchsort={tmp_path}"], "one of LapSum, fast-soft-sort, neuralsort, softsort"),
         (["--checkout", "LapSum=/nowhere/at/all"], "the folder of a clone, got 'LapSum=/nowhere/at/all'"),
     ):

@@ -45,3 +45,13 @@ def test_threads_agree_in_every_loop(tmp_path):
     kernels = {line.split(": ")[1].split()[1] for line in lines}
     assert {"triton_long_few_two.two", "triton_long_few_several.several", "triton_whole.forward"} <= kernels
     assert len(kernels) >= 20
+
+
+def test_names_and_marks_of_lines_change_nothing_that_is_saved():
+    from tests.gpu_ir import plain
+
+    one = 'tt.func @a(%x: i32 loc("f.py":1:2)) {\n  %c-1_i32 = arith.constant -1 : i32 loc(#loc3)\n'
+    one += "  %y:2 = tt.call @b(%x)"
+    other = "tt.func @other(%z: i32) {\n  %m = arith.constant -1 : i32\n  %n:2 = tt.call @helper(%z)"
+    assert plain(one) == plain(other)
+    assert plain(one) != plain(other.replace("(%z)", "(%m)"))

@@ -127,14 +127,15 @@ def _inspect(process: Process, cell: Cell, eps: float, rules: Rules, record: Rec
     if found["rows"] is None:
         return
     answer, gradient = found["finite"]
-    record["softness"] = found["softness"]
+    if not math.isnan(found["softness"]) or cell.tuned_as == cell.task:
+        record["softness"] = found["softness"]
     if not answer:
         record["status"] = "NaN answers"
     elif not gradient:
         record["backward"], record["status"] = "NaN gradients", "forward only"
     if cell.task in peer.truth:
         record["errors"] = list(errors(cell, found["rows"], truth(cell, eps)))
-        failed = gate(tuple(record["errors"])) if peer.kind == "ours" else None
+        failed = gate(tuple(record["errors"]), double=cell.task == "rank64") if peer.kind == "ours" else None
         if failed:
             record["status"] = failed
     elif "errors" in found:

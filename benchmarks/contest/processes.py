@@ -39,6 +39,7 @@ class Means:
     memory: int  #: bytes
     logs: Path
     cache: Path  #: of compiled programs
+    kernels: Path | None = None  #: where all that is compiled is kept, if it is not to be found again
 
 
 @dataclass
@@ -116,6 +117,10 @@ class Process:
             "VERSUS_JAX_CACHE": str(self.means.cache),
             "PYTHONPATH": os.pathsep.join([str(BENCHMARKS), *filter(None, [os.environ.get("PYTHONPATH")])]),
         }
+        if self.means.kernels is not None:
+            variables = ("NUMBA_CACHE_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "VERSUS_JAX_CACHE")
+            own |= {name: str(self.means.kernels / name.split("_")[0].lower()) for name in variables}
+            own |= {"CUDA_CACHE_PATH": str(self.means.kernels / "cuda")}
         if self.means.site.device == "cpu":
             own |= {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
         return {**os.environ, **own}

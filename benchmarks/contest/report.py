@@ -12,7 +12,7 @@ from peers import PEERS
 
 from .cells import Cell
 
-HARD = {"rank": "torch.sort", "quantile": "torch.quantile", "topk": "torch.topk"}
+HARD = {"quantile": "torch.quantile", "topk": "torch.topk"}  #: of other tasks: torch.sort
 KNOBS = {peer.name: peer.knob.name for peer in PEERS if peer.knob is not None}
 KINDS = {peer.name: peer.kind for peer in PEERS}
 COMPILED = {peer.name for peer in PEERS if peer.jax}
@@ -20,24 +20,27 @@ GRAPH = "sinksort (CUDA graph)"
 Entry = dict[str, Any]  # a cell at an eps: {"cell", "eps", "records"}
 
 HOW = """\
-Standard normal float32 values. A round times every contestant of a cell once, in random order, each in a process of its
-own with the same number of threads; a sample lasts at least 10 ms in as many calls as that takes, after as many that
-are not counted, and on a GPU ends when the device has finished. What is compiled or tuned is so before. Times are
-medians in milliseconds (with the quartiles), forward alone and forward plus backward. A pass may take {limit:g} s; who
-needs more, or {memory}, is listed so, and not tried in larger cells.
+Standard normal values, in float32 unless the cell says otherwise. A round times every contestant of a cell once, in
+random order, each in a process of its own with the same number of threads; a sample lasts at least 10 ms in as many
+calls as that takes, after as many that are not counted, and on a GPU ends when the device has finished. What is
+compiled or tuned is so before. Times are medians in milliseconds (with the quartiles), forward alone and forward plus
+backward. A pass may take {limit:g} s; who needs more, or {memory}, is listed so, and not tried in larger cells.
 
 *Softness.* The paper's method and OTT pose our problem, with the same eps, as does the *ot* of SoftTorch and SoftJAX
 for ranks. Every other peer's parameter is tuned by bisection on about a thousand values to be as soft as sinksort at
 that eps, and extrapolated by its scaling law where n is larger; the table says what was used and how soft it is in the
-cell itself. Softness is for ranks the mean absolute difference from hard ranks over n, for top-k masks the mass that is
-not where the hard mask has it over k, for quantiles the share of the values that the gradient is spread over. Not every
-relaxation can be tuned to that: the median of a long row by isotonic projection is nearly hard or nearly the mean, with
-little between, and a SoftSort has one value whose gradient outweighs the others.
+cell itself. Softness is for ranks the mean absolute difference from hard ranks over n, for sorted values the same over
+the spread of the row, for permutations the part of a row that is not at the right value, for top-k masks the mass that
+is not where the hard mask has it over k, for quantiles the share of the values that the gradient is spread over. Losses
+and other options are tuned as ranks, payloads as sorts. Not every relaxation can be tuned to that: the median of a long
+row by isotonic projection is nearly hard or nearly the mean, with little between, and a SoftSort has one value whose
+gradient outweighs the others.
 
 *Error* of the answer (of a rank over n, of a quantile over the spread of its row, of a mask as it is) and of the
 gradient (relative, the worst row), against the same problem solved in float64; for other relaxations against the same
 call in float64, on the first rows. n/a where a library has no such call. sinksort is timed only where all its rows are
-within 1e-5 and 1e-3.
+within 1e-5 and 1e-3, or 1e-8 and 1e-5 in float64. Weights and eps that are learned depend on the values, so that
+gradients go through them too.
 
 *Memory* is the growth at the worst moment of forward plus backward, and over the input: on a CPU the resident size of
 the process (which the kernel knows to some hundred kB, so that it is compared from 1 MB of input on), on a GPU what the
@@ -86,7 +89,7 @@ def _summary(entries: list[Entry]) -> list[str]:
         name, best = best_peer({n: r for n, r in records.items() if not (recorded and n in COMPILED)})
         columns = [
             cell.title + _star(records.get("sinksort")),
-            f"{milliseconds(hard)} `{HARD[cell.task]}`" if hard else "",
+            f"{milliseconds(hard)} `{HARD.get(cell.task, 'torch.sort')}`" if hard else "",
             milliseconds(ours) if ours else _why(records.get("sinksort")),
             _ratio(ours, hard),
             f"{milliseconds(best)} {name}" if best else "none",
@@ -177,7 +180,7 @@ def _or_why(record: Entry | None) -> str:
 
 
 def _shown(name: str, cell: Cell, record: Entry) -> str:
-    return (f"`{HARD[cell.task]}`" if name == "hard" else name) + _star(record)
+    return (f"`{HARD.get(cell.task, 'torch.sort')}`" if name == "hard" else name) + _star(record)
 
 
 def _star(record: Entry | None) -> str:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import functools
-import inspect
-from typing import Any
 
 import numpy as np
 import torch
+from peers import Site, ours
 
 import sinksort
 
-from .cells import LEVEL, Array, Cell, K, relative, softness
+from .cells import Array, Cell, K, relative, softness
 
 VALUE_GATE = (
     1e-5  #: largest error of an answer, as a fraction of n (ranks), of the spread (quantiles) or of one (masks)
 )
 GRADIENT_GATE = 1e-3  #: largest relative error of a row of the gradient
+DOUBLE_GATES = (1e-8, 1e-5)  #: the same of tasks in float64
 DENSE = 1000  #: rows of at most so many values are solved without any approximation as well
 AGREES = (1e-8, 1e-6)  #: how well the two must agree
 
@@ -35,16 +35,10 @@ def truth(cell: Cell, eps: float) -> tuple[Array, Array]:
 
 
 def _both(cell: Cell, x: torch.Tensor, v: torch.Tensor, eps: float, solver: sinksort.Newton) -> tuple[Array, Array]:
-    reference: dict[str, Any] = {"eps": eps, "solver": solver}
-    if "backend" in inspect.signature(sinksort.soft_rank).parameters:
-        reference["backend"] = "torch"
     x = x.clone().requires_grad_()
-    if cell.task == "rank":
-        answer = sinksort.soft_rank(x, **reference)
-    elif cell.task == "quantile":
-        answer = sinksort.soft_quantile(x, LEVEL, **reference)
-    else:
+    if cell.task == "topk":
         return _mask(x, v, eps)
+    answer = ours.operator("torch", cell.task, cell.n, Site("cpu"), solver=solver)(x, eps)
     (gradient,) = torch.autograd.grad(answer, x, v)
     return answer.detach().numpy(), gradient.numpy()
 
@@ -77,11 +71,19 @@ def errors(cell: Cell, found: tuple[Array, Array], true: tuple[Array, Array]) ->
     return float((np.abs(found[0] - true[0][:rows]) / scale).max()), relative(found[1], true[1][:rows])
 
 
-def gate(off: tuple[float, float]) -> str | None:
+def errors_of_first_rows(cell: Cell, eps: float, found: tuple[Array, Array], rows: int) -> tuple[float, float]:
+    """``errors`` where the truth is made of so many rows only."""
+    x, v = (torch.from_numpy(part[:rows]).double() for part in (cell.values(), cell.cotangent()))
+    true = _both(cell, x, v, eps, sinksort.Newton())
+    return errors(cell, (found[0][:rows], found[1][:rows]), true)
+
+
+def gate(off: tuple[float, float], *, double: bool = False) -> str | None:
     """Why a time of ours is not printed, or None."""
+    limits = DOUBLE_GATES if double else (VALUE_GATE, GRADIENT_GATE)
     failed = [
         f"{what} off by {value:.1e} (at most {limit:g})"
-        for what, value, limit in zip(("answer", "gradient"), off, (VALUE_GATE, GRADIENT_GATE), strict=True)
+        for what, value, limit in zip(("answer", "gradient"), off, limits, strict=True)
         if not value <= limit
     ]
     return f"accuracy gate fails: {' and '.join(failed)}" if failed else None
@@ -92,4 +94,4 @@ def wanted_softness(cell: Cell, eps: float, *, small: bool) -> float:
     """How soft our answer is on the smaller cell that peers are tuned on."""
     sample = cell.sample(small=small)
     answer, gradient = truth(sample, eps)
-    return softness(cell.task, sample.values(), answer, gradient)
+    return softness(sample.task, sample.values(), answer, gradient)

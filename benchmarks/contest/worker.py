@@ -107,7 +107,7 @@ class Contestant:
                 # What is not a number comes of a parameter that is too small: fast networks and kernels overflow.
                 low, high = (low, middle) if measure(math.exp(middle)) >= target else (middle, high)
             known = self.knobs[sample.key, target] = math.exp((low + high) / 2)
-        return known * float((cell.n / sample.n) ** knob.power.get(cell.task, 0.0))
+        return known * float((cell.n / sample.n) ** knob.power.get(cell.tuned_as, 0.0))
 
     def _measure(self, sample: Cell) -> Any:
         """Parameter -> softness on a small cell; JAX compiles once for all parameters."""
@@ -128,6 +128,24 @@ class Contestant:
             return softness(sample.task, x, answer, gradient)  # type: ignore[arg-type]
 
         return measure
+
+    def first(self, key: str, eps: float) -> dict[str, float] | None:
+        """Seconds of the first two calls, forward plus backward, with all that is compiled; None without the task."""
+        cell = Cell.parse(key)
+        operator = self.peer.operator(cell.task, cell.n, self.site)
+        if operator is None:
+            return None
+        knob = self.peer.knob
+        parameter = eps if knob is None else math.sqrt(knob.low * knob.high)
+        run = make_run(operator, parameter, cell, self.site.device, jax=self.peer.jax)
+        spent = {}
+        for which in ("first", "second"):
+            start = time.perf_counter()
+            if which == "first" and self.peer.jax:
+                run.ready()
+            run.wait(run.once("both"))
+            spent[which] = time.perf_counter() - start
+        return spent
 
     def trial(self, what: Pass) -> float:
         """One pass, the first whose time counts against the limit."""

@@ -4,8 +4,9 @@ An adapter is a module, named by where it is imported from, with a function
 
     operator(variant, task, n, site) -> function of (x, parameter)
 
-that imports what it needs, and whose answer has the conventions of this comparison: ranks from 1, ascending; a quantile
-for each row; a mask of the shape of x. ``None`` when the library does not have the task. Nothing is imported here.
+that imports what it needs, and whose answer has the conventions of this comparison: ranks from 1, ascending; a number
+for each row of a quantile or a loss; a mask of the shape of x; a permutation whose rows are places of sorted values.
+``None`` when the library does not have the task. Nothing is imported here.
 """
 
 from __future__ import annotations
@@ -95,7 +96,11 @@ def checkout(site: Site, name: str, inside: str = "") -> Path:
     return path
 
 
-_ALL = ("rank", "quantile", "topk")
+_ALL = (
+    "rank", "quantile", "topk", "sort", "permutation", "rank64", "rank_weights", "rank_eps", "rank_cost1",
+    "rank_cost1.5", "sort_with", "normalize", "spearman", "ndcg",
+)  # fmt: skip
+_OTT = ("rank", "quantile", "topk", "sort", "permutation", "sort_with", "normalize")
 _SHRINKS, _GROWS = {"rank": -1.0, "quantile": 1.0}, {"rank": 1.0, "quantile": 1.0}
 _TEMPERATURE = Knob("softness", 1e-6, 1e3)
 _PERMUTAHEDRON = Knob("strength", 1e-8, 1e8, _SHRINKS)
@@ -131,11 +136,11 @@ PEERS: tuple[Peer, ...] = (
     Peer("paper's method", "peers.papers", kind="paper", package="torch", truth=_ALL),
     Peer(
         "OTT (default)", "peers.ott_jax", "default", package="ott", distribution="ott-jax", jax=True,
-        truth=_ALL,
+        truth=_OTT,
     ),
     Peer(
         "OTT (unrolled)", "peers.ott_jax", "unrolled", package="ott", distribution="ott-jax", jax=True,
-        truth=_ALL,
+        truth=_OTT,
     ),
     Peer("torchsort", "peers.isotonic", "torchsort l2", package="torchsort", knob=_PERMUTAHEDRON, twin=True),
     Peer(

@@ -7,15 +7,11 @@ from torch import Tensor
 
 from . import Operator, Site
 
-NAMES = {"rank": "torch.sort", "quantile": "torch.quantile", "topk": "torch.topk"}
-
 
 def operator(variant: str, task: str, n: int, site: Site) -> Operator:  # noqa: ARG001 (one signature for all adapters)
     if variant == "copy":
         return lambda x, _: x.clone()
-    hard = {"rank": lambda x: x.sort(-1).values, "quantile": _quantile, "topk": lambda x: x.topk(K, dim=-1).values}[
-        task
-    ]
+    hard = {"quantile": _quantile, "topk": lambda x: x.topk(K, dim=-1).values}.get(task, lambda x: x.sort(-1).values)
     return lambda x, _: hard(x)
 
 

@@ -13,6 +13,7 @@ from contest.cells import LEVEL
 from torch import Tensor
 
 from . import Operator, Site, checkout
+from .derived import of_ranks
 
 
 def operator(variant: str, task: str, n: int, site: Site) -> Operator | None:
@@ -31,11 +32,13 @@ def operator(variant: str, task: str, n: int, site: Site) -> Operator | None:
     def rank(x: Tensor, strength: float) -> Any:
         return soft_rank(x, regularization=regularization, regularization_strength=strength)
 
-    def quantile(x: Tensor, strength: float) -> Any:
-        ordered = soft_sort(x, regularization=regularization, regularization_strength=strength)
-        return between(ordered, n)
+    def sort(x: Tensor, strength: float) -> Any:
+        return soft_sort(x, regularization=regularization, regularization_strength=strength)
 
-    return {"rank": rank, "quantile": quantile}.get(task)
+    def quantile(x: Tensor, strength: float) -> Any:
+        return between(sort(x, strength), n)
+
+    return {**of_ranks(rank), "quantile": quantile, "sort": sort}.get(task)
 
 
 def between(ordered: Any, n: int) -> Any:

@@ -20,13 +20,21 @@ from torch import Tensor
 from torch.utils import cpp_extension
 
 from . import Operator, Site, checkout
+from .derived import of_ranks
 from .isotonic import between
 
 PARTS = ("rank", "sort", "topk")
 
 
-def operator(variant: str, task: str, n: int, site: Site) -> Operator:  # noqa: ARG001 (one signature for all)
-    part = {"rank": "rank", "quantile": "sort", "topk": "topk"}[task]
+def operator(variant: str, task: str, n: int, site: Site) -> Operator | None:  # noqa: ARG001 (one signature for all)
+    part = {
+        "quantile": "sort",
+        "sort": "sort",
+        "topk": "topk",
+        **dict.fromkeys(("rank", "rank64", "spearman", "ndcg"), "rank"),
+    }.get(task)
+    if part is None:
+        return None
     library = _part(part, site)
 
     def rank(x: Tensor, alpha: float) -> Any:
@@ -38,7 +46,10 @@ def operator(variant: str, task: str, n: int, site: Site) -> Operator:  # noqa: 
     def topk(x: Tensor, alpha: float) -> Any:
         return library.soft_topk(x, x.new_full((len(x), 1), K), torch.tensor([alpha]))
 
-    return {"rank": rank, "quantile": quantile, "topk": topk}[task]
+    def sort(x: Tensor, alpha: float) -> Any:
+        return library.soft_sort(x, alpha)
+
+    return {**of_ranks(rank), "quantile": quantile, "sort": sort, "topk": topk}[task]
 
 
 def _part(part: str, site: Site) -> Any:

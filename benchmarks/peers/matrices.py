@@ -15,6 +15,7 @@ from contest.cells import K
 from torch import Tensor
 
 from . import Operator, Site, checkout
+from .derived import beside, ndcg_of_permutation, of_ranks
 from .isotonic import between
 
 
@@ -35,7 +36,24 @@ def operator(variant: str, task: str, n: int, site: Site) -> Operator | None:
         P = matrix(x, parameter)
         return (P[..., :K, :] if descending else P[..., -K:, :]).sum(-2)
 
-    return {"rank": rank, "quantile": quantile, "topk": topk}[task]
+    def carried(values: Tensor, x: Tensor, parameter: float) -> Tensor:
+        ordered = (matrix(x, parameter) @ values.unsqueeze(-1)).squeeze(-1)
+        return ordered.flip(-1) if descending else ordered
+
+    def permutation(x: Tensor, parameter: float) -> Tensor:
+        P = matrix(x, parameter)
+        return P.flip(-2) if descending else P
+
+    tasks: dict[str, Operator] = {
+        **of_ranks(rank),
+        "quantile": quantile,
+        "topk": topk,
+        "sort": lambda x, parameter: carried(x, x, parameter),
+        "sort_with": lambda x, parameter: carried(beside("sort_with", x), x, parameter),
+        "permutation": permutation,
+        "ndcg": lambda x, parameter: ndcg_of_permutation(permutation(x, parameter), x),
+    }
+    return tasks.get(task)
 
 
 def _matrix(variant: str, n: int, site: Site) -> tuple[Operator, bool]:

@@ -20,6 +20,13 @@ def operator(variant: str, task: str, n: int, site: Site) -> Operator | None:  #
     def topk(x: Any, softness: Any) -> Any:
         return softjax.top_k(x, K, axis=-1, method=variant, softness=softness)[1].sum(-2)
 
-    if task == "topk" and variant == "fast_soft_sort":
+    def sort(x: Any, softness: Any) -> Any:
+        return softjax.sort(x, axis=-1, method=variant, softness=softness, descending=False)
+
+    def permutation(x: Any, softness: Any) -> Any:
+        return softjax.argsort(x, axis=-1, method=variant, softness=softness, descending=False)
+
+    if task in ("topk", "permutation") and variant == "fast_soft_sort":
         return None  # gives values, but no indices
-    return {"rank": rank, "quantile": quantile, "topk": topk}[task]
+    tasks = {"rank": rank, "quantile": quantile, "topk": topk, "sort": sort, "permutation": permutation}
+    return tasks.get(task)

@@ -105,15 +105,25 @@ class Verdict(NamedTuple):
         return (self.answers > 1) | (self.gradients > 1)
 
 
+def limits(dtype: torch.dtype) -> tuple[float, float]:
+    """What answers and gradients in a dtype are held to."""
+    return _DOUBLE if dtype == torch.float64 else _SINGLE
+
+
+def allowed_gradient(limit: float, true: Tensor, natural: Tensor) -> Tensor:
+    """(R, 1) how far a gradient may be off, from the true one and its natural size (R, 1)."""
+    largest = torch.where(true.isfinite(), true, 0.0).abs().amax(-1, keepdim=True)
+    return limit * largest.maximum(_VANISHING * natural)
+
+
 def judge(case: Case, rows: Rows, answer: Answer, true: Answer, cotangent: Tensor) -> Verdict:
     at = scales(case, rows)
-    of_answers, of_gradients = _DOUBLE if case.dtype == torch.float64 else _SINGLE
+    of_answers, of_gradients = limits(case.dtype)
     answers = off(answer.out, true.out, of_answers * at.answer)
     assert answer.grad is not None
     assert true.grad is not None
-    largest = torch.where(true.grad.isfinite(), true.grad, 0.0).abs().amax(-1, keepdim=True)
     natural = at.gradient * cotangent.double().abs().amax(-1, keepdim=True)
-    gradients = off(answer.grad, true.grad, of_gradients * largest.maximum(_VANISHING * natural))
+    gradients = off(answer.grad, true.grad, allowed_gradient(of_gradients, true.grad, natural))
     return Verdict(answers, gradients)
 
 
