@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .gradients import attach
 from .problem import Problem
-from .semidual import NOTHING, c_transform, log_density, log_weight, without_subnormals
+from .semidual import LARGEST_LOG_DENSITY, NOTHING, c_transform, log_density, log_weight, without_subnormals
 from .solvers import Newton, Sinkhorn, Solver
 from .solvers.start import staircase_potentials
 
@@ -138,8 +138,17 @@ class Plan:
         return log_weight(self.problem.b)
 
     def targets_given_value(self) -> Tensor:
-        """P_ij / a_i (..., n, m): rows sum to one."""
-        return torch.softmax((self.gamma + self.log_b).unsqueeze(-2) - self.M, dim=-1)
+        """P_ij / a_i (..., n, m): rows sum to one, and a target without weight gets nothing."""
+        p = self.problem
+        logits = (self.gamma + self.log_b).unsqueeze(-2) - self.M
+        if not p.weighted_targets:
+            return torch.softmax(logits, dim=-1)
+        # Next to nothing is not nothing for a value far from all that weighs something. What such a target would get
+        # is multiplied by zero, in a way that keeps its derivative in b.
+        none = (p.b <= 0).unsqueeze(-2)
+        whole = torch.logsumexp(torch.where(none, -torch.inf, logits), dim=-1, keepdim=True)
+        shares = (logits - whole).clamp(max=LARGEST_LOG_DENSITY).exp() * (p.b / (p.b + NOTHING)).unsqueeze(-2)
+        return shares / shares.sum(-1, keepdim=True)
 
     def values_given_target(self) -> Tensor:
         """P_ij / b_j (..., n, m): columns sum to one."""

@@ -40,6 +40,7 @@ class Problem:
     order: Tensor | None = None  #: (..., n) index into x of each value of the sorted row
     mask: Tensor | None = None  #: (..., n) in the order of x; None when nothing is padded
     weighted: bool = False  #: whether an entry may have zero weight
+    weighted_targets: bool = False  #: whether a target may have zero weight
     padded_targets: bool = False  #: whether the targets past ``count`` are padding too
     descending: bool = False
     dim: int = -1
@@ -227,6 +228,7 @@ def pose(
         order=order,
         mask=kept,
         weighted=weights is not None or mask is not None,
+        weighted_targets=target_weights is not None or padded_targets,
         padded_targets=padded_targets,
         descending=descending,
         dim=dim,

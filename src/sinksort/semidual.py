@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 #: Only a pair that both weigh nothing can exceed this; it keeps exp() of such a pair finite in single precision.
-_LARGEST_LOG_DENSITY = 80.0
+LARGEST_LOG_DENSITY = 80.0
 
 #: Stands in for a weight of zero in log(weight). Far below rounding, it lets an entry that weighs nothing keep a
 #: conditional distribution (so it gets a rank, and a one-sided derivative in its weight) and influence nobody.
@@ -51,7 +51,7 @@ def c_transform(M: Tensor, log_b: Tensor, gamma: Tensor) -> Tensor:
 def log_density(M: Tensor, log_b: Tensor, gamma: Tensor) -> Tensor:
     """log E (..., n, m) after the row potential has been chosen for ``gamma``."""
     phi = c_transform(M, log_b, gamma)
-    return (phi.unsqueeze(-1) + gamma.unsqueeze(-2) - M).clamp(max=_LARGEST_LOG_DENSITY)
+    return (phi.unsqueeze(-1) + gamma.unsqueeze(-2) - M).clamp(max=LARGEST_LOG_DENSITY)
 
 
 def column_sums(log_E: Tensor, a: Tensor) -> Tensor:

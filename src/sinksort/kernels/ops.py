@@ -50,6 +50,7 @@ class Way(NamedTuple):
     """The functions of some kernels that read a plan in one way."""
 
     read: str
+    name: str  #: of the kernels
     forward: Callable[..., Answer]
     backward: Callable[..., Tensor]
     final: bool
@@ -59,7 +60,7 @@ class Way(NamedTuple):
 def way_of(read: str, ask: Ask, name: str) -> Way:
     kernels = short_kernels(name) if read == "logs" else kernels_named(name, ask)
     late = late_kernels(name, ask) if read == "pull" else None
-    return Way(read, getattr(kernels, read), getattr(kernels, f"{read}_backward"), kernels.final(ask), late)
+    return Way(read, name, getattr(kernels, read), getattr(kernels, f"{read}_backward"), kernels.final(ask), late)
 
 
 def _with(phi: Tensor | None) -> tuple[Tensor, ...]:
@@ -84,6 +85,11 @@ def _run(way: Way, ask: Ask, phi: Tensor | None) -> tuple[Answer, Tensor | None]
     return answer, late
 
 
+def _averages(way: Way, out: Tensor) -> Tensor | None:
+    """Answers that are infinite where values are, if kernels of a GPU gave them."""
+    return out.detach() if way.read == "push" and way.name == "triton" else None
+
+
 def _left_over(way: Way, ask: Ask, phi: Tensor | None) -> Tensor:
     if way.late is None or phi is None:
         return _REFERENCE[way.read](ask, *_with(phi))
@@ -96,9 +102,13 @@ def _left_over(way: Way, ask: Ask, phi: Tensor | None) -> Tensor:
 
 
 def _run_backward(
-    way: Way, ask: Ask, phi: Tensor | None, state: State, late: Tensor | None, cotangent: Tensor
-) -> Tensor:
+    way: Way, ask: Ask, phi: Tensor | None, state: State, late: Tensor | None, cotangent: Tensor,
+    out: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """``out``: the answer, where it may be infinite."""
     cotangent = cotangent.resolve_neg()
+    if out is not None:  # an infinite average has no gradient, and only kernels of the CPU see to that themselves
+        cotangent = torch.where(out.isfinite(), cotangent, 0.0)
     grad = way.backward(ask, state, cotangent) if phi is None else way.backward(ask, phi, state, cotangent)
     if late is not None:
         grad[late] = _gradient_left_over(way, *_chosen(ask, phi, late), cotangent[late])
@@ -170,19 +180,19 @@ class _Read(torch.autograd.function._SingleLevelFunction):
     @staticmethod
     def forward(ctx: Any, x: Tensor, given: tuple[Way, Ask, Tensor | None]) -> Tensor:
         answer, late = _run(*given)
-        ctx.given = *given, answer.state, late
+        ctx.given = *given, answer.state, late, _averages(given[0], answer.out)
         ctx.save_for_backward(x)
         return answer.out
 
     @staticmethod
     @one_at_a_time
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None]:
-        way, ask, phi, state, late = ctx.given
+        way, ask, phi, state, late, out = ctx.given
         (x,) = ctx.saved_tensors  # says so if it was written over since
         if torch.is_grad_enabled():  # somebody will differentiate this again
             grad = _reference_gradient(way.read, ask._replace(x=x), phi, cotangent, create_graph=True)
         else:
-            grad = _run_backward(way, ask, phi, state, late, cotangent)
+            grad = _run_backward(way, ask, phi, state, late, cotangent, out)
         return grad, None
 
 
@@ -282,6 +292,7 @@ def _backward_op(
     state: Tensor,
     error: Tensor,
     cotangent: Tensor,
+    out: Tensor | None,
 ) -> Tensor:
     ask = _ask(x, a, y, b, last, eps, eps_rows, squash, m)
     way = way_of(read, ask, name)
@@ -293,7 +304,7 @@ def _backward_op(
         if late is not None:
             weightless[late] = True
         late = weightless.nonzero().squeeze(-1) if weightless.any() else late
-    return _run_backward(way, ask, phi, state, late, cotangent)
+    return _run_backward(way, ask, phi, state, late, cotangent, None if out is None else _averages(way, out))
 
 
 @_backward_op.register_fake
@@ -325,7 +336,8 @@ def _shapes(read: str) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
 def _setup(read: str) -> Callable[..., None]:
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
         tensors = [*inputs[:5], inputs[6], inputs[9] if read == "pull" else None]
-        ctx.save_for_backward(*tensors, output[1], output[2])
+        answer = output[0] if read == "push" and inputs[-1] == "triton" else None
+        ctx.save_for_backward(*tensors, output[1], output[2], answer)
         ctx.eps, ctx.squash, ctx.m, ctx.kernels = inputs[5], inputs[7], inputs[8], inputs[-1]
 
     return setup_context
@@ -335,12 +347,12 @@ def _backward(read: str) -> Callable[..., tuple[Tensor | None, ...]]:
     others = (None,) * (10 if read == "pull" else 9)  # arguments besides x
 
     def backward(ctx: Any, cotangent: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-        x, a, y, b, last, rows, phi, state, error = ctx.saved_tensors
+        x, a, y, b, last, rows, phi, state, error, out = ctx.saved_tensors
         given = x, a, y, b, last, ctx.eps, rows, ctx.squash, ctx.m
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             grad = _reference_gradient(read, _ask(*given), phi, cotangent, create_graph=True)
         else:
-            grad = _backward_op(*given, phi, read, ctx.kernels, state, error, cotangent)
+            grad = _backward_op(*given, phi, read, ctx.kernels, state, error, cotangent, out)
         return (grad, *others)
 
     return backward

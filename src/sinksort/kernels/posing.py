@@ -23,6 +23,7 @@ from .tables import MOST_TARGETS, Targets, default_targets
 
 #: Weight relative to the largest of its row: what is lighter is lost in what kernels of the CPU take for balanced.
 _LIGHT = 1e-5
+_FINE = 1e-3  #: least eps of weighted rows and of uneven targets on a GPU
 
 
 def _itself(t: Tensor) -> Tensor:
@@ -44,8 +45,12 @@ def one_by_one(
     descending: bool,
     backend: str,
     most: int = MOST_TARGETS,
+    name: str = "",
 ) -> Targets | None:
-    """Targets one by one: the default ones or those given; None if there are too many."""
+    """Targets one by one: the default ones or those given; None if there are too many.
+
+    To the kernels called "triton" weights in double precision say that targets are not the default ones.
+    """
     given = targets if targets is not None else target_weights
     m = given.shape[-1] if isinstance(given, Tensor) and given.ndim else count_of(rows, num_targets)
     if m > most:
@@ -59,8 +64,8 @@ def one_by_one(
         rows, count, mask is not None, targets, target_weights, num_targets, descending, torch.float64
     )
     levels = b.flip(-1).cumsum(-1).flip(-1) if descending else b.cumsum(-1)
-    y, b, phi = (t.expand(*rows.shape[:-1], m).reshape(-1, m).float() for t in (y, b, count * levels))
-    return Targets(y, b, phi)
+    y, b, phi = (t.expand(*rows.shape[:-1], m).reshape(-1, m) for t in (y, b, count * levels))
+    return Targets(y.float(), b if name == "triton" else b.float(), phi.float())
 
 
 def pulled(
@@ -79,6 +84,8 @@ def pulled(
     """``sharp``: whether answers may change within eps, and not only within its square root as ranks do."""
     ask, kept = ask_of(x, rows, dim, weights, mask, at, eps, squash)
     if ask is None or (sharp and too_sharp(name, ask, backend)) or too_uneven(name, ask, weights is not None, backend):
+        return None
+    if too_fine(name, ask, sharp, backend):
         return None
     if not able(name, ask, backend):
         return None
@@ -101,10 +108,13 @@ def pushed(
     flattened: Callable[[Tensor], Tensor],
     shaped: Callable[[Tensor], Tensor],
     weightless: bool = False,
+    selecting: bool = False,
 ) -> Posed | None:
     """``weightless``: whether some of the targets may weigh nothing, and all of them are read."""
     ask, _ = ask_of(x, rows, dim, weights, mask, at, eps, squash)
     if ask is None or too_sharp(name, ask, backend) or too_uneven(name, ask, weights is not None, backend):
+        return None
+    if too_fine(name, ask, selecting, backend):
         return None
     if weightless and has_weightless(at.b) and not kernels_named(name, ask).weightless(ask):
         refuse("its kernels have no gradient for what lands on a target without weight, and there is one", backend)
@@ -132,6 +142,16 @@ def too_uneven(name: str, ask: Ask, weighted: bool, backend: str) -> bool:
 
 def _has_light(weights: Tensor) -> bool:
     return bool(((weights > 0) & (weights < _LIGHT * weights.amax(-1, keepdim=True))).any())
+
+
+def too_fine(name: str, ask: Ask, selecting: bool, backend: str) -> bool:
+    """Whether weights or uneven targets meet an eps at which kernels of a GPU, which round them, lose gradients.
+
+    ``selecting``: whether targets are those of a mask or a quantile. Who asks for kernels by name gets them.
+    """
+    if name != "triton" or backend != "auto" or isinstance(ask.eps, Tensor):
+        return False
+    return ask.eps < _FINE and (ask.a is not None or (ask.b.dtype == torch.float64 and not selecting))
 
 
 def has_weightless(b: Tensor) -> bool:

@@ -55,7 +55,7 @@ def ranks(
         # Too sharp for a rule; said to be equal, so that they are so with all digits.
         at = default_targets(rows.shape[-1], m, None, descending, x.device)._replace(m=m)
     else:
-        several = one_by_one(x, rows, dim, mask, targets, target_weights, num_targets, descending, backend)
+        several = one_by_one(x, rows, dim, mask, targets, target_weights, num_targets, descending, backend, name=name)
         if several is None:
             return None
         at = several
@@ -88,7 +88,7 @@ def sorts(
         refuse("its kernels sort rows without padding only", backend)
         return None
     most = _MOST_SORTED if name == "numba" else MOST_TARGETS
-    at = one_by_one(x, rows, dim, mask, targets, target_weights, num_targets, descending, backend, most)
+    at = one_by_one(x, rows, dim, mask, targets, target_weights, num_targets, descending, backend, most, name)
     if at is None:
         return None
     back, dtype = shaper(x, dim), x.dtype
@@ -176,7 +176,7 @@ def quantiles(
         return middle if len(batch) == 1 else middle.reshape(batch)
 
     rows = single(rows).expand(shape)
-    return pushed(rows, rows, -1, weights, mask, at, eps, squash, name, backend, each, shaped)
+    return pushed(rows, rows, -1, weights, mask, at, eps, squash, name, backend, each, shaped, selecting=True)
 
 
 @answered

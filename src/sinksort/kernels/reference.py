@@ -77,5 +77,6 @@ def _plan(ask: Ask) -> Plan:
         inverse=order.argsort(dim=-1),
         order=order,
         weighted=ask.a is not None,
+        weighted_targets=ask.m is None,
     )
     return solve(problem, Newton())

@@ -265,7 +265,8 @@ def _few_backward(ask: Ask, phi: Tensor, state: Tensor, w: Tensor | None) -> Ten
         return made[0]
     x, n, R, K = ask.x, ask.x.shape[1], len(ask.x), ask.y.shape[-1]
     push_, a, pulls = w is None, x if ask.a is None else ask.a, x if w is None else w
-    double = push_ and (isinstance(ask.eps, Tensor) or ask.squash is None or ask.eps < _LEAST_EPS_OF_SINGLES)
+    # What is pulled may cancel down to rounding at any eps: one value between two targets, or several that are equal.
+    double = not push_ or isinstance(ask.eps, Tensor) or ask.squash is None or ask.eps < _LEAST_EPS_OF_SINGLES
     eps, eps_rows, _ = _of_eps(ask)
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
 

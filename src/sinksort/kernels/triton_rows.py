@@ -29,10 +29,11 @@ _PULL, _PUSH, _LOGS = triton_whole.PULL.value, triton_whole.PUSH.value, triton_w
 _LONGEST = 2048
 _FEW = 128  #: targets of one matrix
 _HELD = 128  #: values and targets of a plan that fits into registers
-_VERY_FEW = 16  #: values of a plan that may hang on a few frail links
 _FEW_VALUES = 32  #: values and targets of a plan that may hang on frail links
 _WIDE = 256  #: targets up to which the last launch computes in double precision; a grid is for more
 _EXACT = 256  #: rows up to this length start from their exact staircase
+_SURE = 1e-3  #: eps from which every row is solved
+_SHARP = 3e-4  #: eps below which plans in single precision lose gradients
 _BEFORE_GRID = 8  #: columns of the state before what the grid leaves
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -57,8 +58,9 @@ def weightless(_ask: Ask) -> bool:
     return False
 
 
-def final(_ask: Ask) -> bool:
-    return True
+def final(ask: Ask) -> bool:
+    """Not where eps is so small that a row may fail in double precision: it is the reference's then, and no NaN."""
+    return isinstance(ask.eps, Tensor) or ask.eps >= _SURE
 
 
 def state_layout(ask: Ask) -> tuple[int, torch.dtype]:
@@ -163,9 +165,22 @@ def _given(ask: Ask, phi: Tensor | None) -> tuple[tuple[Tensor, ...], float, Ten
     return (ask.x, ask.x if ask.a is None else ask.a, y, ask.b.contiguous(), levels), eps, eps_rows
 
 
-def _what(ask: Ask, read: int) -> tuple[int, bool, bool, int, int | None]:
-    """All that launches depend on and that is not the layout of a tensor: SQUASH, WEIGHTED, EPS_ROWS, READ and m."""
-    return SQUASHES[ask.squash], ask.a is not None, isinstance(ask.eps, Tensor), read, ask.m
+def _what(ask: Ask, read: int) -> tuple[int, bool, bool, bool, int, int | None]:
+    """All that launches depend on and that is not the layout of a tensor.
+
+    SQUASH, WEIGHTED, EPS_ROWS, whether all rows are for the last launch, READ and m.
+    """
+    return SQUASHES[ask.squash], ask.a is not None, isinstance(ask.eps, Tensor), at_last(ask, read), read, ask.m
+
+
+def at_last(ask: Ask, read: int = _PULL) -> bool:
+    """Whether all rows are for the last launch, which computes in double precision (up to 256 targets).
+
+    Weights, uneven targets (whose weights are double) and a small eps cost plans in single precision their gradients.
+    Of 4,096 rows up to 3,900 were off, and of unweighted ones at eps = 1e-4 one or two.
+    """
+    sharp = read == _PULL and not isinstance(ask.eps, Tensor) and ask.eps < _SHARP
+    return sharp or ask.a is not None or ask.b.dtype == torch.float64
 
 
 class _Sizes(NamedTuple):
@@ -179,11 +194,12 @@ class _Sizes(NamedTuple):
     rule: bool
     targets: int  #: of the second launch
     wide: bool
+    at_last: bool  #: whether all rows are for the last launch, in double precision
 
     @classmethod
-    def of(cls, given: tuple[Tensor, ...], what: tuple[int, bool, bool, int, int | None]) -> _Sizes:
+    def of(cls, given: tuple[Tensor, ...], what: tuple[int, bool, bool, bool, int, int | None]) -> _Sizes:
         x, a, y, b, phi = given
-        *kind, read, m = what
+        *kind, double, read, m = what
         rule = m is not None and read == _PULL
         K = y.shape[1]
         targets = m if m is not None and rule else K
@@ -191,13 +207,13 @@ class _Sizes(NamedTuple):
             _row_stride(x), x.stride(1), _row_stride(a), a.stride(1), _row_stride(y), _row_stride(b), _row_stride(phi),
         )  # fmt: skip
         constants = dict(zip(("SQUASH", "WEIGHTED", "EPS_ROWS"), kind, strict=True))
-        return cls(x.shape[1], K, strides, constants, read == _PULL, rule, targets, targets <= _WIDE)
+        wide = targets <= _WIDE
+        return cls(x.shape[1], K, strides, constants, read == _PULL, rule, targets, wide, double and wide)
 
     @property
     def held(self) -> bool:
-        """Whether ``triton_held`` answers first. Of a few values that weigh differently it makes worse gradients."""
-        exact = not self.constants["WEIGHTED"] or self.n > _VERY_FEW
-        return self.pull and exact and self.n <= _HELD and self.K <= _HELD
+        """Whether ``triton_held`` answers first."""
+        return self.pull and self.n <= _HELD and self.K <= _HELD
 
     @property
     def tiles(self) -> dict[str, int]:
@@ -229,7 +245,7 @@ def _given_to_grid(
     given: tuple[Tensor, ...],
     eps: float,
     eps_rows: Tensor,
-    what: tuple[int, bool, bool, int, int | None],
+    what: tuple[int, bool, bool, bool, int, int | None],
     state: Tensor,
 ) -> by_grid.Given:
     x, a, y, b, phi = given
@@ -273,7 +289,7 @@ def _forward(ask: Ask, phi: Tensor | None) -> Answer:
             to_grid = _given_to_grid(given, eps, eps_rows, what, state)
             by_grid.forward(launch, to_grid, last, out, error)
             late.forward(launch, to_grid, sizes.targets, out, error)
-        elif K <= _FEW:
+        elif K <= _FEW and not sizes.at_last:
             singles = _singles(out, launch) if sizes.pull else launch.empty(R, n, dtype=torch.float32)
             results = (singles, out, state, error)
             numbers = (eps, n, K, columns, *sizes.strides, _row_stride(last))
@@ -292,7 +308,8 @@ def _forward(ask: Ask, phi: Tensor | None) -> Answer:
         launch(
             triton_whole.forward, R, *given, eps_rows, out, state, error, eps,
             n, K, sizes.targets, columns, _before_tables(given[2]) if on_grid else 0, *sizes.strides,
-            **sizes.constants, READ=read, GRID=sizes.rule, ALWAYS=K > _FEW, WIDE=sizes.wide, TA=0 if sizes.wide else 1,
+            **sizes.constants, READ=read, GRID=sizes.rule,
+            ALWAYS=K > _FEW or sizes.at_last, WIDE=sizes.wide, TA=0 if sizes.wide else 1,
             BLOCK_N=_power(n), BN=at_once, BK=_power(sizes.targets), num_warps=warps,
         )  # fmt: skip
 
@@ -322,7 +339,7 @@ def _backward(ask: Ask, phi: Tensor | None, state: Tensor, w: Tensor) -> Tensor:
             to_grid = _given_to_grid(given, eps, eps_rows, what, state)
             by_grid.backward(launch, to_grid, w, grad)
             late.backward(launch, to_grid, sizes.targets, w, grad)
-        elif K <= _FEW:
+        elif K <= _FEW and not sizes.at_last:
             if sizes.held:
                 launch(
                     triton_held.backward, R, *given, w, eps_rows, partial, state, grad, eps,
