@@ -91,7 +91,9 @@ def answer_of(case: Case, row: Row, x: Array) -> Array:
     if name == "soft_permutation":
         matrix = (density * row.a[:, None]).T[:: -1 if down else 1]
         return np.stack([_spread_out(row, each) for each in matrix]).ravel()
-    in_order = (density * row.a[:, None]).T @ (row.payload if name == "sort_with" else x)
+    shares = (density * row.a[:, None]).T
+    shares /= shares.sum(1, keepdims=True)  # one, but for what the oracle leaves, which large constants would show
+    in_order = shares @ (row.payload if name == "sort_with" else x)
     in_order = in_order[::-1] if down else in_order
     if name in ("soft_quantile", "soft_median"):
         return in_order[1:2]

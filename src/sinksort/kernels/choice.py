@@ -25,7 +25,7 @@ BACKENDS = ("auto", "torch", "triton", "numba")
 #: Rows up to this length are worked on by one thread (block) each, longer ones in pieces. Two targets on the CPU need
 #: so little scratch that a row may have as many values as a piece.
 _SHORT, _SHORT_OF_TWO = 2048, 1 << 15
-_FEW_TARGETS, _FEW_NODES = 4, 128  #: that all kernels take for longer rows
+FEW_TARGETS, _FEW_NODES = 4, 128  #: that all kernels take for longer rows
 _AUTO = {"cpu": "numba", "cuda": "triton"}  #: by device
 _FILES = {"numba": ("numba_rows", "numba_long"), "triton": ("triton_rows", "triton_long")}
 _HINTS = {"numba": "install it with pip install 'sinksort[cpu]'", "triton": "it comes with torch for CUDA on Linux"}
@@ -97,7 +97,7 @@ def _one_by_one(name: str, ask: Ask) -> bool:
     digit of eps, until at last they are too few.
     """
     n, K = ask.x.shape[-1], ask.y.shape[-1]
-    if ask.m is not None or K > _FEW_TARGETS:
+    if ask.m is not None or K > FEW_TARGETS:
         return False
     if name == "triton":
         return K <= 2 or n >= 16
@@ -162,7 +162,7 @@ def able(name: str, ask: Ask, backend: str) -> bool:
     """Whether the kernels called ``name`` can answer; remembered as the choice if so."""
     if tracing():
         # A trace cannot ask the kernels: what all of them can do must be enough.
-        few = ask.y.shape[-1] <= (_FEW_TARGETS if ask.m is None else _FEW_NODES)
+        few = ask.y.shape[-1] <= (FEW_TARGETS if ask.m is None else _FEW_NODES)
         if not few and ask.x.shape[-1] > _SHORT:
             return not _refused("a compiled program takes fewer targets for rows as long as these", backend)
     elif _refused(kernels_named(name, ask).unable(ask), backend):
@@ -190,7 +190,7 @@ def too_sharp(name: str, ask: Ask, backend: str) -> bool:
     More targets are sorted in double precision then.
     """
     n, K, eps = ask.x.shape[-1], ask.y.shape[-1], ask.eps
-    if name != "numba" or K > _FEW_TARGETS or n > _SHORT or isinstance(eps, Tensor):
+    if name != "numba" or K > FEW_TARGETS or n > _SHORT or isinstance(eps, Tensor):
         return False
     if _any_eps(ask) or _one_by_one(name, ask):
         return False

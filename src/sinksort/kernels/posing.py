@@ -17,13 +17,14 @@ from ..problem import entropy_number, existing, like_rows, target_rows
 from ..solvers._common import host_may_look
 from ..squash import Squash
 from .asks import Ask
-from .choice import able, kernels_named, of_two, refuse, too_sharp
+from .choice import FEW_TARGETS, able, kernels_named, of_two, refuse, too_sharp
 from .posed import Posed
 from .tables import MOST_TARGETS, Targets, default_targets
 
 #: Weight relative to the largest of its row: what is lighter is lost in what kernels of the CPU take for balanced.
 _LIGHT = 1e-5
-_FINE = 1e-3  #: least eps of weighted rows and of uneven targets on a GPU
+_FINE = 1e-3  #: least eps of weighted rows on a GPU; targets that are not the default ones want more
+_TINY = 1e-5  #: the same of all rows, but for masks
 
 
 def _itself(t: Tensor) -> Tensor:
@@ -85,7 +86,7 @@ def pulled(
     ask, kept = ask_of(x, rows, dim, weights, mask, at, eps, squash)
     if ask is None or (sharp and too_sharp(name, ask, backend)) or too_uneven(name, ask, weights is not None, backend):
         return None
-    if too_fine(name, ask, sharp, backend):
+    if too_fine(name, ask, backend, "pull", sharp):
         return None
     if not able(name, ask, backend):
         return None
@@ -114,7 +115,7 @@ def pushed(
     ask, _ = ask_of(x, rows, dim, weights, mask, at, eps, squash)
     if ask is None or too_sharp(name, ask, backend) or too_uneven(name, ask, weights is not None, backend):
         return None
-    if too_fine(name, ask, selecting, backend):
+    if too_fine(name, ask, backend, "push", selecting):
         return None
     if weightless and has_weightless(at.b) and not kernels_named(name, ask).weightless(ask):
         refuse("its kernels have no gradient for what lands on a target without weight, and there is one", backend)
@@ -144,14 +145,20 @@ def _has_light(weights: Tensor) -> bool:
     return bool(((weights > 0) & (weights < _LIGHT * weights.amax(-1, keepdim=True))).any())
 
 
-def too_fine(name: str, ask: Ask, selecting: bool, backend: str) -> bool:
-    """Whether weights or uneven targets meet an eps at which kernels of a GPU, which round them, lose gradients.
+def too_fine(name: str, ask: Ask, backend: str, read: str, selecting: bool = False) -> bool:
+    """Whether kernels of a GPU would lose digits of this call that the reference keeps.
 
-    ``selecting``: whether targets are those of a mask or a quantile. Who asks for kernels by name gets them.
+    They round weights to single precision, which uneven targets and small eps bring to light. ``selecting``: whether
+    targets are those of a mask or a quantile. Who asks for kernels by name gets them.
     """
     if name != "triton" or backend != "auto" or isinstance(ask.eps, Tensor):
         return False
-    return ask.eps < _FINE and (ask.a is not None or (ask.b.dtype == torch.float64 and not selecting))
+    weighted, uneven, K = ask.a is not None, ask.b.dtype == torch.float64 and not selecting, ask.y.shape[-1]
+    if read == "logs":
+        return (weighted or uneven) and ask.eps <= _FINE
+    ranks_of_few = read == "pull" and not selecting and ask.m is None and 3 <= K <= FEW_TARGETS
+    tiny = ask.eps < _TINY and not of_two(ask)
+    return tiny or ranks_of_few or (weighted and ask.eps < _FINE) or (uneven and ask.eps <= _FINE)
 
 
 def has_weightless(b: Tensor) -> bool:

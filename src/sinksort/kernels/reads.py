@@ -19,7 +19,7 @@ from ..solvers import Solver
 from ..squash import Squash
 from .choice import able_of_logs, chosen, refuse
 from .posed import Posed, answered
-from .posing import ask_of, count_of, flattener, one_by_one, pulled, pushed, shaper
+from .posing import ask_of, count_of, flattener, one_by_one, pulled, pushed, shaper, too_fine
 from .tables import MOST_TARGETS, Targets, default_targets, membership_targets, nodes_in_place_of
 
 _MOST_SORTED = 2048  #: targets that sorts by Numba take one by one: the longest rows that are worked on by one thread
@@ -263,7 +263,7 @@ def _log_shares(
     if name is None:
         return None
     rows = as_rows(x, dim)
-    at = one_by_one(x, rows, dim, mask, targets, target_weights, num_targets, descending, backend)
+    at = one_by_one(x, rows, dim, mask, targets, target_weights, num_targets, descending, backend, name=name)
     if at is None:
         return None
     if target_weights is not None and not (values_readable(at.b) and bool((at.b > _FAINT).all())):
@@ -272,7 +272,7 @@ def _log_shares(
         )
         return None
     ask, kept = ask_of(x, rows, dim, weights, mask, at, eps, squash)
-    if ask is None or not able_of_logs(name, ask, backend):
+    if ask is None or too_fine(name, ask, backend, "logs") or not able_of_logs(name, ask, backend):
         return None
     shape = rows.shape
     posed = Posed("logs", name, ask, None, flattener(x, dim), lambda out: out.reshape(*shape, -1))

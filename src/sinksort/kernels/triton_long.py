@@ -266,7 +266,8 @@ def _few_backward(ask: Ask, phi: Tensor, state: Tensor, w: Tensor | None) -> Ten
     x, n, R, K = ask.x, ask.x.shape[1], len(ask.x), ask.y.shape[-1]
     push_, a, pulls = w is None, x if ask.a is None else ask.a, x if w is None else w
     # What is pulled may cancel down to rounding at any eps: one value between two targets, or several that are equal.
-    double = not push_ or isinstance(ask.eps, Tensor) or ask.squash is None or ask.eps < _LEAST_EPS_OF_SINGLES
+    small = isinstance(ask.eps, Tensor) or ask.eps < _LEAST_EPS_OF_SINGLES
+    double = not push_ or ask.a is not None or ask.squash is None or small
     eps, eps_rows, _ = _of_eps(ask)
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
 

@@ -180,7 +180,8 @@ def at_last(ask: Ask, read: int = _PULL) -> bool:
     Of 4,096 rows up to 3,900 were off, and of unweighted ones at eps = 1e-4 one or two.
     """
     sharp = read == _PULL and not isinstance(ask.eps, Tensor) and ask.eps < _SHARP
-    return sharp or ask.a is not None or ask.b.dtype == torch.float64
+    raw = read == _PULL and ask.squash is None and ask.m is None and ask.y.shape[-1] != ask.x.shape[-1]
+    return sharp or raw or ask.a is not None or ask.b.dtype == torch.float64
 
 
 class _Sizes(NamedTuple):
