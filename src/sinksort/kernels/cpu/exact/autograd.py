@@ -1,0 +1,244 @@
+"""``solve`` and ``read`` as functions of torch, with a gradient in every argument.
+
+What     (x~, a, y, b, eps or costs) -> (F, G), and (F, G, payload) -> averages or shares. Rows come first everywhere.
+When     Eager calls on the CPU; see ``exact_plan.py`` for which.
+Why      What stands between them and a user (standardising, squashing, sorting, padding) is ordinary autograd.
+Keeps    Arguments and potentials. A backward pass that is itself to be differentiated is written in torch, with the
+         potentials at hand: ``gradients.attach`` makes them differentiable, so that nothing is solved again.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ....costs import Huber, Power
+from ....cotangents import one_at_a_time
+from ....gradients import attach
+from ....semidual import c_transform, log_weight, without_subnormals
+from ...numba_tasks import run
+from .costs import HUBER, MATRIX, kind_of_power
+from .read import read_rows, read_rows_backward
+from .solve import solve_rows, solve_rows_backward
+from .work import Cotangents, Rows
+
+_PRICE = 12.0  # nanoseconds a pair of a value and a target, forward or backward
+_NO_RULE = np.zeros((0, 16))
+_NONE = np.zeros((1, 0))
+
+
+class Given(NamedTuple):
+    """A problem of R rows, in float64. What has one row in place of R is the same for all."""
+
+    x: Tensor  #: (R, n) squashed values, increasing
+    a: Tensor  #: (R or 1, n) rows sum to 1
+    y: Tensor  #: (R or 1, m) increasing
+    b: Tensor  #: (R or 1, m) rows sum to 1
+    eps: Tensor  #: (R)
+    costs: Tensor | None  #: (R, n, m) for a cost that is neither a power nor Huber's
+    kind: int
+    p: float
+
+    @property
+    def exchanged(self) -> Given:
+        """Values and targets in each other's place: every cost here is the same in both directions."""
+        costs = None if self.costs is None else self.costs.mT
+        y, x = self.x, self.y.expand(len(self.x), -1)
+        return Given(x, self.b, y, self.a, self.eps, costs, self.kind, self.p)
+
+
+class Potentials(NamedTuple):
+    of_values: Tensor  #: (R, n) F
+    of_targets: Tensor  #: (R, m) G
+    error: Tensor  #: (R) L1 distance between the plan's column sums and b
+    steps: Tensor  #: (R) of Newton's method
+    lost: Tensor  #: (R) estimated error of a rule, as a fraction of n
+
+
+def kind_of(cost: object) -> tuple[int, float]:
+    """Return the kind of a cost and its parameter; MATRIX for what must be computed by torch."""
+    if isinstance(cost, Power):
+        return kind_of_power(float(cost.p)), float(cost.p)
+    if isinstance(cost, Huber):
+        return HUBER, float(cost.delta)
+    return MATRIX, 0.0
+
+
+def solve(given: Given, rule: np.ndarray | None = None) -> Potentials:
+    """Solve R problems. The linear algebra is done on the side that is smaller."""
+    if given.y.shape[-1] > given.x.shape[-1]:
+        found = solve(given.exchanged)
+        return found._replace(of_values=found.of_targets, of_targets=found.of_values)
+    return Potentials(*_Solve.apply(*given[:6], given.kind, given.p, rule))  # type: ignore[no-untyped-call]
+
+
+def pull(given: Given, found: Potentials, payload: Tensor) -> Tensor:
+    """Average a payload (R or 1, d, m) over the targets of each value: (R, n, d)."""
+    out: Tensor = _Read.apply(
+        given.x, given.y, given.b, given.eps, given.costs, found.of_values, found.of_targets, payload, given.kind, given.p
+    )  # type: ignore[no-untyped-call]
+    return out
+
+
+def push(given: Given, found: Potentials, payload: Tensor) -> Tensor:
+    """Average a payload (R or 1, d, n) over the values of each target: (R, m, d)."""
+    back = found._replace(of_values=found.of_targets, of_targets=found.of_values)
+    return pull(given.exchanged, back, payload)
+
+
+def shares(given: Given, found: Potentials) -> Tensor:
+    """Return the share of each value that each target receives: (R, n, m)."""
+    return pull(given, found, given.x.new_empty(1, 0, given.y.shape[-1]))
+
+
+# ---- the two functions
+
+
+def _array(t: Tensor) -> np.ndarray:
+    return t.detach().contiguous().numpy()
+
+
+def _rows(x: Tensor, a: Tensor, y: Tensor, b: Tensor, eps: Tensor, costs: Tensor | None) -> Rows:
+    of_pairs = _NONE if costs is None else _array(costs).reshape(len(costs), -1)
+    return Rows(_array(x), _array(a), _array(y), _array(b), _array(eps), of_pairs)
+
+
+def _cotangents(rows: Rows) -> Cotangents:
+    R, n = rows.x.shape
+    m = rows.y.shape[1]
+    return Cotangents(
+        np.empty((R, n)), np.empty((R, n)), np.empty((R, m)), np.empty((R, m)), np.empty(R),
+        np.empty((R, n * m) if rows.costs.size else (0, 0)),
+    )  # fmt: skip
+
+
+def _like(cotangent: np.ndarray, argument: Tensor, needed: bool) -> Tensor | None:
+    """A cotangent of R rows in the shape of an argument, which may have one row for all."""
+    if not needed:
+        return None
+    t = torch.from_numpy(cotangent)
+    return t.sum(0, keepdim=True) if len(argument) != len(t) else t.reshape(argument.shape)
+
+
+class _Solve(torch.autograd.function._SingleLevelFunction):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, a: Tensor, y: Tensor, b: Tensor, eps: Tensor, costs: Tensor | None, kind: int, p: float,
+        rule: np.ndarray | None,
+    ) -> tuple[Tensor, ...]:  # fmt: skip
+        rows = _rows(x, a, y, b, eps, costs)
+        R, n = rows.x.shape
+        m = rows.y.shape[1]
+        F, G, error, steps, lost = np.empty((R, n)), np.empty((R, m)), np.empty(R), np.empty(R, np.int64), np.empty(R)
+        run(solve_rows, R, R * n * m * _PRICE, rows, kind, p, _NO_RULE if rule is None else rule, F, G, error, steps,
+            lost, portions=4)  # fmt: skip
+        out = tuple(torch.from_numpy(t) for t in (F, G, error, steps, lost))
+        ctx.mark_non_differentiable(*out[2:])
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(x, a, y, b, eps, costs, *out[:2])
+        ctx.cost = kind, p
+        return out
+
+    @staticmethod
+    @one_at_a_time
+    def backward(ctx: Any, of_f: Tensor | None, of_g: Tensor | None, *_: Any) -> tuple[Any, ...]:
+        *arguments, F, G = ctx.saved_tensors
+        needs = ctx.needs_input_grad[:6]
+        if torch.is_grad_enabled():
+            again = _solved_again(*arguments, F.detach(), G.detach(), *ctx.cost)
+            return *_differentiated(again, arguments, needs, (of_f, of_g)), None, None, None
+        rows = _rows(*arguments)
+        out = _cotangents(rows)
+        R, n = rows.x.shape
+        f_, g_ = (np.zeros(t.shape) if c is None else _array(c) for t, c in ((F, of_f), (G, of_g)))
+        run(solve_rows_backward, R, R * n * G.shape[1] * _PRICE, rows, *ctx.cost, F.numpy(), G.numpy(), f_, g_, out,
+            portions=4)  # fmt: skip
+        return *map(_like, out, arguments, needs), None, None, None
+
+
+class _Read(torch.autograd.function._SingleLevelFunction):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, y: Tensor, b: Tensor, eps: Tensor, costs: Tensor | None, F: Tensor, G: Tensor,
+        payload: Tensor, kind: int, p: float,
+    ) -> Tensor:  # fmt: skip
+        rows = _rows(x, _UNUSED, y, b, eps, costs)
+        R, n = rows.x.shape
+        m, d = rows.y.shape[1], payload.shape[1]
+        out = np.empty((R, n, d or m))
+        run(read_rows, R, R * n * m * 2.0 * (1 + d), rows, kind, p, _array(F), _array(G), _array(payload), out)
+        ctx.save_for_backward(x, y, b, eps, costs, F, G, payload)
+        ctx.cost = kind, p
+        return torch.from_numpy(out)
+
+    @staticmethod
+    @one_at_a_time
+    def backward(ctx: Any, of_out: Tensor) -> tuple[Any, ...]:
+        x, y, b, eps, costs, F, G, payload = arguments = ctx.saved_tensors
+        needs = ctx.needs_input_grad[:8]
+        if torch.is_grad_enabled():
+            again = _read_again(x, y, b, eps, costs, G, payload, *ctx.cost)
+            return *_differentiated((again,), arguments, needs, (of_out,)), None, None
+        rows = _rows(x, _UNUSED, y, b, eps, costs)
+        R, n = rows.x.shape
+        m, d = rows.y.shape[1], payload.shape[1]
+        out, of_g = _cotangents(rows), np.empty((R, m))
+        of_payload = np.empty((R if needs[7] else 0, d, m))
+        run(read_rows_backward, R, R * n * m * 3.0 * (1 + d), rows, *ctx.cost, _array(F), _array(G), _array(payload),
+            _array(of_out), out, of_g, of_payload)  # fmt: skip
+        found = out.x, out.y, out.b, out.eps, out.costs, None, of_g, of_payload
+        return (
+            *(None if c is None else _like(c, t, need) for c, t, need in zip(found, arguments, needs, strict=True)),
+            None,
+            None,
+        )
+
+
+_UNUSED = torch.zeros(1, 0, dtype=torch.float64)  #: weights of values, in ``read``
+
+
+# ---- the same in torch, for derivatives of derivatives
+
+
+def _exponents(x: Tensor, y: Tensor, eps: Tensor, costs: Tensor | None, kind: int, p: float) -> Tensor:
+    """M (R, n, m)."""
+    if costs is None:
+        cost = Huber(p) if kind == HUBER else Power(p)
+        costs = cost(y.unsqueeze(-2) - x.unsqueeze(-1))
+    return costs / eps[:, None, None]
+
+
+def _solved_again(
+    x: Tensor, a: Tensor, y: Tensor, b: Tensor, eps: Tensor, costs: Tensor | None, F: Tensor, G: Tensor, kind: int,
+    p: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """F and G as differentiable functions of the arguments; their values do not change."""
+    M = without_subnormals(_exponents(x, y, eps, costs, kind, p) - F.unsqueeze(-1) - G.unsqueeze(-2))
+    a, b = a.expand(F.shape), b.expand(G.shape)
+    gamma = attach(M, a, b, torch.zeros_like(G), True)
+    return F + c_transform(M, log_weight(b), gamma), G + gamma
+
+
+def _read_again(
+    x: Tensor, y: Tensor, b: Tensor, eps: Tensor, costs: Tensor | None, G: Tensor, payload: Tensor, kind: int, p: float
+) -> Tensor:
+    M = _exponents(x, y, eps, costs, kind, p)
+    of_pairs = torch.softmax((G + log_weight(b)).unsqueeze(-2) - M, dim=-1)
+    return of_pairs if payload.shape[1] == 0 else of_pairs @ payload.mT
+
+
+def _differentiated(
+    out: tuple[Tensor, ...], arguments: Any, needs: tuple[bool, ...], cotangents: tuple[Tensor | None, ...]
+) -> list[Tensor | None]:
+    """Cotangents of the arguments that need them, ready to be differentiated."""
+    wanted = [t for t, need in zip(arguments, needs, strict=True) if need]
+    pairs = [(o, c) for o, c in zip(out, cotangents, strict=True) if c is not None]
+    found = iter(
+        torch.autograd.grad(
+            [o for o, _ in pairs], wanted, [c for _, c in pairs], create_graph=True, allow_unused=True
+        )
+    )
+    return [next(found) if need else None for need in needs]
