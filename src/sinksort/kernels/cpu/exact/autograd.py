@@ -1,6 +1,6 @@
 """``solve`` and ``read`` as functions of torch, with a gradient in every argument.
 
-What     (x~, a, y, b, eps or costs) -> (F, G), and (F, G, payload) -> averages or shares. Rows come first everywhere.
+What     (x~, a, y, b, eps or costs) -> (f, g), and (f, g, payload) -> averages or shares. Rows come first everywhere.
 When     Eager calls on the CPU; see ``exact_plan.py`` for which.
 Why      What stands between them and a user (standardising, squashing, sorting, padding) is ordinary autograd.
 Keeps    Arguments and potentials. A backward pass that is itself to be differentiated is written in torch, with the
@@ -51,8 +51,8 @@ class Given(NamedTuple):
 
 
 class Potentials(NamedTuple):
-    of_values: Tensor  #: (R, n) F
-    of_targets: Tensor  #: (R, m) G
+    of_values: Tensor  #: (R, n) f, in units of the cost
+    of_targets: Tensor  #: (R, m) g
     error: Tensor  #: (R) L1 distance between the plan's column sums and b
     steps: Tensor  #: (R) of Newton's method
     lost: Tensor  #: (R) estimated error of a rule, as a fraction of n
@@ -106,6 +106,12 @@ def _rows(x: Tensor, a: Tensor, y: Tensor, b: Tensor, eps: Tensor, costs: Tensor
     return Rows(_array(x), _array(a), _array(y), _array(b), _array(eps), of_pairs)
 
 
+def _scaled(rows: Rows, f: Tensor, g: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """F and G."""
+    eps = rows.eps[:, None]
+    return _array(f) / eps, _array(g) / eps
+
+
 def _cotangents(rows: Rows) -> Cotangents:
     R, n = rows.x.shape
     m = rows.y.shape[1]
@@ -135,6 +141,8 @@ class _Solve(torch.autograd.function._SingleLevelFunction):
         F, G, error, steps, lost = np.empty((R, n)), np.empty((R, m)), np.empty(R), np.empty(R, np.int64), np.empty(R)
         run(solve_rows, R, R * n * m * _PRICE, rows, kind, p, _NO_RULE if rule is None else rule, F, G, error, steps,
             lost, portions=4)  # fmt: skip
+        F *= rows.eps[:, None]
+        G *= rows.eps[:, None]
         out = tuple(torch.from_numpy(t) for t in (F, G, error, steps, lost))
         ctx.mark_non_differentiable(*out[2:])
         ctx.set_materialize_grads(False)
@@ -145,50 +153,52 @@ class _Solve(torch.autograd.function._SingleLevelFunction):
     @staticmethod
     @one_at_a_time
     def backward(ctx: Any, of_f: Tensor | None, of_g: Tensor | None, *_: Any) -> tuple[Any, ...]:
-        *arguments, F, G = ctx.saved_tensors
+        *arguments, f, g = ctx.saved_tensors
         needs = ctx.needs_input_grad[:6]
         if torch.is_grad_enabled():
-            again = _solved_again(*arguments, F.detach(), G.detach(), *ctx.cost)
+            again = _solved_again(*arguments, f.detach(), g.detach(), *ctx.cost)
             return *_differentiated(again, arguments, needs, (of_f, of_g)), None, None, None
         rows = _rows(*arguments)
         out = _cotangents(rows)
         R, n = rows.x.shape
-        f_, g_ = (np.zeros(t.shape) if c is None else _array(c) for t, c in ((F, of_f), (G, of_g)))
-        run(solve_rows_backward, R, R * n * G.shape[1] * _PRICE, rows, *ctx.cost, F.numpy(), G.numpy(), f_, g_, out,
-            portions=4)  # fmt: skip
+        eps = rows.eps[:, None]
+        of_F, of_G = (np.zeros(t.shape) if c is None else _array(c) * eps for t, c in ((f, of_f), (g, of_g)))
+        run(solve_rows_backward, R, R * n * g.shape[1] * _PRICE, rows, *ctx.cost, f.numpy() / eps, g.numpy() / eps,
+            of_F, of_G, out, portions=4)  # fmt: skip
         return *map(_like, out, arguments, needs), None, None, None
 
 
 class _Read(torch.autograd.function._SingleLevelFunction):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, y: Tensor, b: Tensor, eps: Tensor, costs: Tensor | None, F: Tensor, G: Tensor,
+        ctx: Any, x: Tensor, y: Tensor, b: Tensor, eps: Tensor, costs: Tensor | None, f: Tensor, g: Tensor,
         payload: Tensor, kind: int, p: float,
     ) -> Tensor:  # fmt: skip
         rows = _rows(x, _UNUSED, y, b, eps, costs)
         R, n = rows.x.shape
         m, d = rows.y.shape[1], payload.shape[1]
         out = np.empty((R, n, d or m))
-        run(read_rows, R, R * n * m * 2.0 * (1 + d), rows, kind, p, _array(F), _array(G), _array(payload), out)
-        ctx.save_for_backward(x, y, b, eps, costs, F, G, payload)
+        run(read_rows, R, R * n * m * 2.0 * (1 + d), rows, kind, p, *_scaled(rows, f, g), _array(payload), out)
+        ctx.save_for_backward(x, y, b, eps, costs, f, g, payload)
         ctx.cost = kind, p
         return torch.from_numpy(out)
 
     @staticmethod
     @one_at_a_time
     def backward(ctx: Any, of_out: Tensor) -> tuple[Any, ...]:
-        x, y, b, eps, costs, F, G, payload = arguments = ctx.saved_tensors
+        x, y, b, eps, costs, f, g, payload = arguments = ctx.saved_tensors
         needs = ctx.needs_input_grad[:8]
         if torch.is_grad_enabled():
-            again = _read_again(x, y, b, eps, costs, G, payload, *ctx.cost)
+            again = _read_again(x, y, b, eps, costs, g, payload, *ctx.cost)
             return *_differentiated((again,), arguments, needs, (of_out,)), None, None
         rows = _rows(x, _UNUSED, y, b, eps, costs)
         R, n = rows.x.shape
         m, d = rows.y.shape[1], payload.shape[1]
         out, of_g = _cotangents(rows), np.empty((R, m))
         of_payload = np.empty((R if needs[7] else 0, d, m))
-        run(read_rows_backward, R, R * n * m * 3.0 * (1 + d), rows, *ctx.cost, _array(F), _array(G), _array(payload),
+        run(read_rows_backward, R, R * n * m * 3.0 * (1 + d), rows, *ctx.cost, *_scaled(rows, f, g), _array(payload),
             _array(of_out), out, of_g, of_payload)  # fmt: skip
+        of_g /= rows.eps[:, None]
         found = out.x, out.y, out.b, out.eps, out.costs, None, of_g, of_payload
         return (
             *(None if c is None else _like(c, t, need) for c, t, need in zip(found, arguments, needs, strict=True)),
@@ -203,30 +213,30 @@ _UNUSED = torch.zeros(1, 0, dtype=torch.float64)  #: weights of values, in ``rea
 # ---- the same in torch, for derivatives of derivatives
 
 
-def _exponents(x: Tensor, y: Tensor, eps: Tensor, costs: Tensor | None, kind: int, p: float) -> Tensor:
-    """M (R, n, m)."""
-    if costs is None:
-        cost = Huber(p) if kind == HUBER else Power(p)
-        costs = cost(y.unsqueeze(-2) - x.unsqueeze(-1))
-    return costs / eps[:, None, None]
+def _costs(x: Tensor, y: Tensor, costs: Tensor | None, kind: int, p: float) -> Tensor:
+    """C (R, n, m)."""
+    if costs is not None:
+        return costs
+    cost = Huber(p) if kind == HUBER else Power(p)
+    return cost(y.unsqueeze(-2) - x.unsqueeze(-1))
 
 
 def _solved_again(
-    x: Tensor, a: Tensor, y: Tensor, b: Tensor, eps: Tensor, costs: Tensor | None, F: Tensor, G: Tensor, kind: int,
+    x: Tensor, a: Tensor, y: Tensor, b: Tensor, eps: Tensor, costs: Tensor | None, f: Tensor, g: Tensor, kind: int,
     p: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """F and G as differentiable functions of the arguments; their values do not change."""
-    M = without_subnormals(_exponents(x, y, eps, costs, kind, p) - F.unsqueeze(-1) - G.unsqueeze(-2))
-    a, b = a.expand(F.shape), b.expand(G.shape)
-    gamma = attach(M, a, b, torch.zeros_like(G), True)
-    return F + c_transform(M, log_weight(b), gamma), G + gamma
+    """Potentials f and g as differentiable functions of the arguments; their values do not change."""
+    M = without_subnormals((_costs(x, y, costs, kind, p) - f.unsqueeze(-1) - g.unsqueeze(-2)) / eps[:, None, None])
+    a, b, eps = a.expand(f.shape), b.expand(g.shape), eps.unsqueeze(-1)
+    gamma = attach(M, a, b, torch.zeros_like(g), True)
+    return f + eps * c_transform(M, log_weight(b), gamma), g + eps * gamma
 
 
 def _read_again(
-    x: Tensor, y: Tensor, b: Tensor, eps: Tensor, costs: Tensor | None, G: Tensor, payload: Tensor, kind: int, p: float
+    x: Tensor, y: Tensor, b: Tensor, eps: Tensor, costs: Tensor | None, g: Tensor, payload: Tensor, kind: int, p: float
 ) -> Tensor:
-    M = _exponents(x, y, eps, costs, kind, p)
-    of_pairs = torch.softmax((G + log_weight(b)).unsqueeze(-2) - M, dim=-1)
+    exponents = (g.unsqueeze(-2) - _costs(x, y, costs, kind, p)) / eps[:, None, None]
+    of_pairs = torch.softmax(exponents + log_weight(b).unsqueeze(-2), dim=-1)
     return of_pairs if payload.shape[1] == 0 else of_pairs @ payload.mT
 
 

@@ -8,7 +8,7 @@ Keeps    Nothing: E comes from F and G again.
 
 **Gradient.** Rows are normalised, so p_ij is a softmax over j of G_j + log b_j - M_ij, and F is no argument. With c_ij
 the cotangent of p_ij, T_ij = p_ij (c_ij - sum_k p_ik c_ik) is that of the logits: G_j receives sum_i T_ij, b_j receives
-sum_i T_ij / b_j (E_ij in place of p_ij / b_j), and M_ij receives -T_ij.
+sum_i T_ij / b_j (E_ij in place of p_ij / b_j), M_ij receives -T_ij, and eps receives -sum_ij T_ij log(E_ij) / eps.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ _NEVER = -1e30
 
 @borrowing
 def line_into(w: Work, x: float, m: int, eps: float, kind: int, p: float, given: F64, own: float) -> tuple[int, int]:
-    """Write E_ij of one value to lines[2], and its costs to lines[0]; return the window outside of which E is nothing."""
+    """Write E_ij of one value to lines[2], and its logarithm to lines[4]; return the window that is not negligible."""
     cost, line = w.lines[0], w.lines[2]
     costs_into(kind, p, x, w.targets[Y], m, given, cost)
     potential = w.targets[G0]
+    logs, inverse = w.lines[4], 1.0 / eps
     for k in range(0, m, 16):
-        store64(line, k, load64(potential, k) - load64(cost, k) / eps + own)
-    first, end = window(line, m, -CUT)
-    exponentials_into(line, first, end, line, first)
+        store64(logs, k, load64(potential, k) - load64(cost, k) * inverse + own)
+    first, end = window(logs, m, -CUT)
+    exponentials_into(logs, first, end, line, first)
     return first, end
 
 
@@ -132,7 +133,7 @@ def read_rows_backward(first: int, last: int, rows: Rows, kind: int, p: float, F
         inverse, of_eps = 1.0 / rows.eps[row], 0.0
         for i in range(n):
             of_eps += read_value_backward(w, i, row, rows, kind, p, F, payload[0 if one else row], of_out, out, of_payload)
-        out.eps[row] = of_eps * inverse * inverse
+        out.eps[row] = of_eps * inverse
         for j in range(m):
             out.y[row, j], out.b[row, j], of_g[row, j] = (
                 w.targets[SUM_Y, j] * inverse, w.targets[SUM_B, j], w.targets[SUM_G, j]
@@ -145,12 +146,12 @@ def read_rows_backward(first: int, last: int, rows: Rows, kind: int, p: float, F
 @borrowing
 def read_value_backward(w: Work, i: int, row: int, rows: Rows, kind: int, p: float, F: F64, payload: F64, of_out: F64,
                         out: Cotangents, of_payload: F64) -> float:  # fmt: skip
-    """Add what one value contributes; return its part of eps^2 times the cotangent of eps."""
+    """Add what one value contributes; return what it adds to eps times the cotangent of eps."""
     m, d, given = rows.y.shape[1], payload.shape[0], kind == MATRIX
     eps, costs = rows.eps[row], rows.costs[row if given else 0]
     inverse = 1.0 / eps
     low, high = line_into(w, rows.x[row, i], m, eps, kind, p, costs[i * m :] if given else costs, F[row, i])
-    b, E, c, cost, slope = w.targets[B], w.lines[2], w.lines[3], w.lines[0], w.lines[1]
+    b, E, c, logs, slope = w.targets[B], w.lines[2], w.lines[3], w.lines[4], w.lines[1]
     cotangent_into(w, of_out[row, i], payload, d, low, high, m)
     whole, mean = splat64(0.0), splat64(0.0)
     for k in range(low, high, 16):
@@ -158,7 +159,7 @@ def read_value_backward(w: Work, i: int, row: int, rows: Rows, kind: int, p: flo
         whole = whole + share
         mean = mean + share * load64(c, k)
     scale = 1.0 / total64(whole)
-    centre, with_cost = total64(mean) * scale, splat64(0.0)
+    centre, with_logs = total64(mean) * scale, splat64(0.0)
     sum_g, sum_y, sum_b = w.targets[SUM_G], w.targets[SUM_Y], w.targets[SUM_B]
     for k in range(low, high, 16):
         e = load64(E, k) * scale
@@ -166,7 +167,7 @@ def read_value_backward(w: Work, i: int, row: int, rows: Rows, kind: int, p: flo
         store64(sum_b, k, load64(sum_b, k) + t)
         t = t * load64(b, k)
         store64(sum_g, k, load64(sum_g, k) + t)
-        with_cost = with_cost + t * load64(cost, k)
+        with_logs = with_logs - t * load64(logs, k)
         store64(c, k, t)
         store64(E, k, e * load64(b, k))
     if len(of_payload) > 0 and d == 1:
@@ -192,4 +193,4 @@ def read_value_backward(w: Work, i: int, row: int, rows: Rows, kind: int, p: flo
             of_x = of_x + t
             store64(sum_y, k, load64(sum_y, k) - t)
         out.x[row, i] = total64(of_x) * inverse
-    return total64(with_cost)
+    return total64(with_logs)

@@ -20,7 +20,9 @@ Then M_ij receives E_ij (mu_i b_j + a_i nu_j), b_j receives -sum_i mu_i E_ij, an
 that weighs nothing has nu_j = G'_j. For the others nu_j = b_j beta_j, and elimination of mu leaves L beta = r with
 the Laplacian L of Newton's method and r_j = G'_j - b_j sum_i E_ij (F'_i - a_i sum_k E_ik nu_k), k over the weightless.
 
-F and G are defined up to a constant. We fix sum_j b_j dG_j = 0.
+F and G are defined up to a constant. We fix sum_j b_j dG_j = 0. Outside of this folder potentials are f = eps F and
+g = eps G. At fixed f and g, log E_ij changes by -log(E_ij) deps / eps, so that eps receives the sum of (cotangent of
+M_ij) log(E_ij) / eps: large numbers that would cancel, sums of C_ij and of F_i, do not occur.
 """
 
 from __future__ import annotations
@@ -78,8 +80,7 @@ def band_into(w: Work, n: int, K: int, eps: float, kind: int, p: float, given: F
     relative  IN   whether each line is to be scaled so that its largest entry is 1; its exponent then goes to MOST
     """
     x, y, lines, band = w.values[X], w.targets[Y], w.lines, w.band
-    groups = (n + 3) // 4
-    at = 0
+    groups, at, inverse = (n + 3) // 4, 0, 1.0 / eps
     for g in range(groups):
         first, end = (K + 15) // 16 * 16, 0
         for r in range(4):
@@ -88,7 +89,7 @@ def band_into(w: Work, n: int, K: int, eps: float, kind: int, p: float, given: F
             line = lines[r]
             most = splat64(-1e300)
             for k in range(0, K, 16):
-                e = load64(potential, k) - load64(lines[4], k) / eps
+                e = load64(potential, k) - load64(lines[4], k) * inverse
                 store64(line, k, e)
                 most = choose(e > most, e, most)
             shift = own[i] if not relative else -highest64(most)
@@ -345,16 +346,16 @@ def solve_row_backward(w: Work, a: F64, n: int, m: int, eps: float, kind: int, p
         first, end = w.band.lo[g], w.band.hi[g]
         at = w.band.offset[g] + (i - 4 * g) * (end - first) - first
         costs_into(kind, p, x[i], y, m, given[i * m :] if kind == MATRIX else given, cost)
-        of_a, with_cost = splat64(0.0), splat64(0.0)
+        of_a, with_logs = splat64(0.0), splat64(0.0)
         for k in range(first, end, 16):
             e = load64(E, at + k)
             of_a = of_a + e * load64(nu, k)
             store64(sum_b, k, load64(sum_b, k) - e * mu[i])
             t = e * (load64(b, k) * mu[i] + load64(nu, k) * a[i])
-            with_cost = with_cost + t * load64(cost, k)
+            with_logs = with_logs + t * (load64(potential, k) - load64(cost, k) * inverse + F[i])
             store64(of_m, k, t)
         out.a[row, i] = -total64(of_a)
-        of_eps -= total64(with_cost) * inverse * inverse
+        of_eps += total64(with_logs) * inverse
         if kind == MATRIX:
             for k in range(m):
                 out.costs[row, i * m + k] = of_m[k] * inverse if first <= k < end else 0.0
