@@ -6,11 +6,12 @@ import torch
 from torch import Tensor
 
 from .costs import Cost, Power, resolve_cost
+from .exact_plan import exact_plan, fits
 from .grid import Grid
 from .modes import hidden
 from .places import WORTH_A_GRID, Placed, Places, worth
 from .plan import Plan, solve
-from .problem import as_rows, entropy, existing, like_rows, pose, rows_by_count, target_rows, wide_dtype
+from .problem import Problem, as_rows, entropy, existing, like_rows, pose, rows_by_count, target_rows, wide_dtype
 from .refine import Refinement, accepted_error, first_sizes
 from .smooth import Part, SmoothPlan
 from .solvers import Newton, Solver
@@ -18,6 +19,7 @@ from .solvers._common import host_may_look
 from .squash import INCREASING_MAPS, Squash
 from .streamed import Streamed
 
+_SMALL = 1 << 16  #: entries up to which kernels solve for all targets in less time than a small problem takes in torch
 _LARGE = 1 << 22  #: entries from which a plan is a small problem or a band, whatever eps is
 
 
@@ -38,7 +40,7 @@ def plan_for(
     solver: Solver,
 ) -> Plan | SmoothPlan:
     """The plan of the rows of x, for an operator that ``reads`` "ranks" or "averages"."""
-    if _worth_it(x, dim, mask, targets, target_weights, num_targets, eps, cost, solver, reads):
+    if not _exactly(x, dim, targets, target_weights, num_targets, solver) and _worth_it(x, dim, mask, targets, target_weights, num_targets, eps, cost, solver, reads):
         return smooth_plan(
             x,
             dim=dim,
@@ -66,7 +68,22 @@ def plan_for(
         cost=cost,
         squash=squash,
     )
-    return solve(problem, solver)
+    return dense_plan(problem, solver)
+
+
+def dense_plan(problem: Problem, solver: Solver) -> Plan:
+    """The plan of all values and all targets: by kernels where they can, by torch everywhere else."""
+    return exact_plan(problem, solver) or solve(problem, solver)
+
+
+def _exactly(
+    x: Tensor, dim: int, targets: Tensor | None, target_weights: Tensor | None, num_targets: int | None, solver: Solver
+) -> bool:
+    """Whether a plan by kernels costs less than a small problem in torch."""
+    n = as_rows(x, dim).shape[-1]
+    given = targets if targets is not None else target_weights
+    m = num_targets if num_targets is not None else (given.shape[-1] if isinstance(given, Tensor) and given.ndim else n)
+    return isinstance(m, int) and n * m <= _SMALL and fits(n, m, x, solver)
 
 
 def smooth_plan(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..choose import plan_for
-from ..plan import Plan, solve
+from ..choose import dense_plan, plan_for
+from ..costs import Power
+from ..plan import Plan
 from ..problem import Problem
 from ..solvers import Newton
 from ..squash import normalize
@@ -68,12 +69,15 @@ def _plan(ask: Ask) -> Plan:
         a=a.gather(-1, order),
         y=y,
         b=b,
-        cost=(y.unsqueeze(-2) - x_tilde.unsqueeze(-1)).square(),
+        costs=None,
         eps=eps.double().reshape(-1, 1, 1).expand(R, 1, 1),
         count=torch.full_like(values[:, :1], float(n)).detach(),
         dtype=torch.float64,
         inverse=order.argsort(dim=-1),
         order=order,
         weighted=ask.a is not None,
+        x_tilde=x_tilde,
+        h=Power(2),
+        tracked=torch.is_grad_enabled(),
     )
-    return solve(problem, Newton())
+    return dense_plan(problem, Newton())

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from .._checks import require_floating
-from ..choose import plan_for, smooth_plan
+from ..choose import dense_plan, plan_for, smooth_plan
 from ..costs import Cost
 from ..kernels import padded, reads
 from ..modes import whole
-from ..plan import Plan, solve
+from ..plan import Plan
 from ..problem import as_rows, pose
 from ..smooth import SmoothPlan
 from ..solvers import Newton, Solver
@@ -79,7 +79,7 @@ def transport(
         cost=cost,
         squash=squash,
     )
-    return solve(problem, solver)
+    return dense_plan(problem, solver)
 
 
 @full_precision

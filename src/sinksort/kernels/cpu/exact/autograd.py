@@ -21,9 +21,12 @@ from ....gradients import attach
 from ....semidual import c_transform, log_weight, without_subnormals
 from ...numba_tasks import run
 from .costs import HUBER, MATRIX, kind_of_power
+from .newton import ENOUGH
 from .read import read_rows, read_rows_backward
 from .solve import solve_rows, solve_rows_backward
 from .work import Cotangents, Rows
+
+__all__ = ["ENOUGH", "MATRIX", "Given", "Potentials", "kind_of", "pull", "push", "shares", "solve"]
 
 _PRICE = 12.0  # nanoseconds a pair of a value and a target, forward or backward
 _NO_RULE = np.zeros((0, 16))
@@ -156,6 +159,7 @@ class _Solve(torch.autograd.function._SingleLevelFunction):
         *arguments, f, g = ctx.saved_tensors
         needs = ctx.needs_input_grad[:6]
         if torch.is_grad_enabled():
+            arguments = _apart(arguments)
             again = _solved_again(*arguments, f.detach(), g.detach(), *ctx.cost)
             return *_differentiated(again, arguments, needs, (of_f, of_g)), None, None, None
         rows = _rows(*arguments)
@@ -189,6 +193,8 @@ class _Read(torch.autograd.function._SingleLevelFunction):
         x, y, b, eps, costs, f, g, payload = arguments = ctx.saved_tensors
         needs = ctx.needs_input_grad[:8]
         if torch.is_grad_enabled():
+            arguments = _apart(arguments)
+            x, y, b, eps, costs, _, g, payload = arguments
             again = _read_again(x, y, b, eps, costs, g, payload, *ctx.cost)
             return *_differentiated((again,), arguments, needs, (of_out,)), None, None
         rows = _rows(x, _UNUSED, y, b, eps, costs)
@@ -238,6 +244,11 @@ def _read_again(
     exponents = (g.unsqueeze(-2) - _costs(x, y, costs, kind, p)) / eps[:, None, None]
     of_pairs = torch.softmax(exponents + log_weight(b).unsqueeze(-2), dim=-1)
     return of_pairs if payload.shape[1] == 0 else of_pairs @ payload.mT
+
+
+def _apart(arguments: Any) -> list[Tensor | None]:
+    """The same tensors as arguments of their own: potentials depend on x, which is not their reader's business."""
+    return [t if t is None else t.view_as(t) for t in arguments]
 
 
 def _differentiated(

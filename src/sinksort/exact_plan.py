@@ -1,0 +1,174 @@
+"""Plans by the exact family of the CPU kernels: float64, every cost, a gradient in every argument.
+
+When     Eager calls on the CPU with the default solver, of at most 2,048 values and targets a row, where Numba is
+         installed. Everything else (``torch.compile``, ``torch.func``, forward mode, other devices, other solvers) is
+         solved by ``plan.solve``.
+Why      128 x 100, forward and backward, 2 threads, beside ``plan.solve`` of the same call: see ``benchmarks/``.
+Keeps    What ``plan.Plan`` keeps. Its M, gamma and start are made when somebody asks for them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .gradients import attach
+from .modes import PLAIN, ordinary
+from .plan import Plan
+from .problem import Problem
+from .semidual import without_subnormals
+from .solvers import Newton, Solver
+from .solvers.start import staircase_potentials
+
+MOST = 2048  #: values, and targets, of a row
+_ORDINARY = Newton()
+
+
+def exact_plan(problem: Problem, solver: Solver) -> Plan | None:
+    """Return the plan by kernels, or None where ``plan.solve`` must find it."""
+    if not fits(problem.x.shape[-1], problem.y.shape[-1], problem.x, solver) or problem.hats is not None:
+        return None
+    p, flat = problem, _flat
+    if p.x.numel() == 0 or p.y.numel() == 0:
+        return None
+    family = _family()
+    kind, power = family.kind_of(p.h)
+    if kind == family.MATRIX and p.costs is None:
+        return None
+    R = p.x.shape[:-1].numel()
+    standing = p.x if p.x_tilde is None else p.x_tilde
+    given = family.Given(
+        flat(standing), flat(p.a), flat(p.y), flat(p.b), p.eps.reshape(R),
+        p.cost.reshape(R, *p.cost.shape[-2:]) if kind == family.MATRIX else None, kind, power,
+    )  # fmt: skip
+    found = family.solve(given)
+    if bool((found.error > family.ENOUGH).any()):  # NaN is not late
+        return None
+    return ExactPlan(problem, given, found)
+
+
+def fits(n: int, m: int, x: Tensor, solver: Solver) -> bool:
+    """Whether the family takes rows of n values and m targets in the present circumstances."""
+    return (
+        max(n, m) <= MOST and x.is_cpu and isinstance(solver, Newton) and solver == _ORDINARY and ordinary()
+        and type(x) in PLAIN and installed()
+    )  # fmt: skip
+
+
+def installed() -> bool:
+    """Whether Numba is there."""
+    from .kernels import choice
+
+    return choice._MISSING["numba"] is None
+
+
+def _family() -> Any:
+    return importlib.import_module("sinksort.kernels.cpu.exact.autograd")
+
+
+def _flat(t: Tensor) -> Tensor:
+    """Rows (..., k) as (R, k), or (1, k) if all of them are the same memory."""
+    if t.ndim > 1 and all(stride == 0 or size == 1 for size, stride in zip(t.shape[:-1], t.stride()[:-1], strict=True)):
+        return t[(0,) * (t.ndim - 1)].unsqueeze(0)
+    return t.reshape(-1, t.shape[-1])
+
+
+class ExactPlan(Plan):
+    """A ``Plan`` whose read-outs are answered by kernels."""
+
+    def __init__(self, problem: Problem, given: Any, found: Any) -> None:
+        batch = problem.x.shape[:-1]
+        for name, value in (
+            ("problem", problem),
+            ("given", given),
+            ("found", found),
+            ("iterations", found.steps.reshape(batch)),
+            ("marginal_error", found.error.reshape(batch)),
+            ("converged", (found.error <= _family().ENOUGH).reshape(batch)),
+        ):
+            object.__setattr__(self, name, value)
+
+    # ---- read-outs
+
+    def _pull(self, v: Tensor) -> Tensor:
+        p = self.problem
+        payload = _flat(v.to(p.a.dtype).expand(*p.x.shape[:-1], -1)).unsqueeze(-2)
+        on_values = p.unsort(_family().pull(self.given, self.found, payload).reshape(p.x.shape))
+        if p.mask is not None:
+            on_values = torch.where(p.mask, on_values, 0.0)
+        return on_values.to(p.dtype).movedim(-1, p.dim)
+
+    def _push(self, payload: Tensor) -> Tensor:
+        p = self.problem
+        payload = payload.to(p.a.dtype)
+        d = payload.shape[-1]
+        if d == 0:
+            return super()._push(payload)
+        if p.weighted and not bool(payload.isfinite().all()):
+            payload = torch.where((p.a > 0).unsqueeze(-1), payload, payload.nan_to_num(0.0, 0.0, 0.0))
+        beyond = None
+        if not bool(payload.isfinite().all()):
+            # An average with a share of +inf is +inf, whatever else happens to x: it has no gradient.
+            finite = payload.isfinite()
+            beyond = torch.where(finite, 0.0, payload).detach().sum(-2, keepdim=True)
+            payload = torch.where(finite, payload, 0.0)
+        rows = payload.expand(*p.x.shape, d).reshape(-1, p.x.shape[-1], d).mT
+        average = _family().push(self.given, self.found, rows).reshape(*p.y.shape, d)
+        return self._finish_targets(average if beyond is None else torch.where(beyond == 0, average, beyond)).to(p.dtype)
+
+    def targets_given_value(self) -> Tensor:
+        p = self.problem
+        shares: Tensor = _family().shares(self.given, self.found)
+        return shares.reshape(*p.x.shape, p.y.shape[-1])
+
+    def values_given_target(self) -> Tensor:
+        p, family = self.problem, _family()
+        back = self.found._replace(of_values=self.found.of_targets, of_targets=self.found.of_values)
+        shares: Tensor = family.shares(self.given.exchanged, back)
+        return shares.reshape(*p.y.shape, p.x.shape[-1]).mT
+
+    def matrix(self) -> Tensor:
+        p = self.problem
+        P = self._in_order_of_x((p.a.unsqueeze(-1) * self.targets_given_value()).mT).mT
+        return (P.flip(-1) if p.descending else P).to(p.dtype)
+
+    @property
+    def potentials(self) -> tuple[Tensor, Tensor]:
+        p = self.problem
+        f = p.unsort(self.found.of_values.reshape(p.x.shape))
+        g = self.found.of_targets.reshape(p.y.shape)
+        return f.to(p.dtype), (g.flip(-1) if p.descending else g).to(p.dtype)
+
+    def chosen(self, which: Tensor) -> Plan:
+        family = _family()
+        given = family.Given(
+            *(t if not isinstance(t, Tensor) or len(t) != len(self.given.x) else t[which] for t in self.given)
+        )
+        return ExactPlan(self.problem.chosen(which), given, family.Potentials(*(t[which] for t in self.found)))
+
+    # ---- in the units of ``plan.solve``
+
+    @cached_property
+    def start(self) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        p = self.problem
+        f0, g0 = staircase_potentials(p.cost.detach(), p.a.detach(), p.b.detach(), p.by_columns)
+        return f0, g0
+
+    @cached_property
+    def M(self) -> Tensor:  # type: ignore[override]
+        p, (f0, g0) = self.problem, self.start
+        with torch.set_grad_enabled(p.tracked):
+            return without_subnormals((p.cost - f0.unsqueeze(-1) - g0.unsqueeze(-2)) / p.eps)
+
+    @cached_property
+    def gamma(self) -> Tensor:  # type: ignore[override]
+        p = self.problem
+        with torch.set_grad_enabled(p.tracked):
+            g = self.found.of_targets.detach().reshape(p.y.shape)
+            gamma = (g - self.start[1]) / p.eps.detach().squeeze(-1)
+            return attach(self.M, p.a, p.b, gamma, p.by_columns)
+
