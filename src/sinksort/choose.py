@@ -8,6 +8,7 @@ from torch import Tensor
 from .costs import Cost, Power, resolve_cost
 from .exact_plan import exact_plan, fits
 from .grid import Grid
+from .kernels.choice import settle
 from .modes import hidden
 from .places import WORTH_A_GRID, Placed, Places, worth
 from .plan import Plan, solve
@@ -38,9 +39,12 @@ def plan_for(
     cost: Cost,
     squash: Squash,
     solver: Solver,
+    backend: str = "auto",
 ) -> Plan | SmoothPlan:
     """The plan of the rows of x, for an operator that ``reads`` "ranks" or "averages"."""
-    if not _exactly(x, dim, targets, target_weights, num_targets, solver) and _worth_it(x, dim, mask, targets, target_weights, num_targets, eps, cost, solver, reads):
+    exactly = backend != "torch" and _exactly(x, dim, targets, target_weights, num_targets, solver)
+    if not exactly and _worth_it(x, dim, mask, targets, target_weights, num_targets, eps, cost, solver, reads):
+        settle("torch", backend)
         return smooth_plan(
             x,
             dim=dim,
@@ -68,12 +72,14 @@ def plan_for(
         cost=cost,
         squash=squash,
     )
-    return dense_plan(problem, solver)
+    return dense_plan(problem, solver, backend)
 
 
-def dense_plan(problem: Problem, solver: Solver) -> Plan:
+def dense_plan(problem: Problem, solver: Solver, backend: str = "auto") -> Plan:
     """The plan of all values and all targets: by kernels where they can, by torch everywhere else."""
-    return exact_plan(problem, solver) or solve(problem, solver)
+    plan = exact_plan(problem, solver) if backend in ("auto", "numba") else None
+    settle("torch" if plan is None else "numba", backend)
+    return plan or solve(problem, solver)
 
 
 def _exactly(

@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..choose import dense_plan, plan_for
+from ..choose import plan_for
 from ..costs import Power
-from ..plan import Plan
+from ..exact_plan import exact_plan
+from ..plan import Plan, solve
 from ..problem import Problem
 from ..solvers import Newton
 from ..squash import normalize
@@ -80,4 +81,4 @@ def _plan(ask: Ask) -> Plan:
         h=Power(2),
         tracked=torch.is_grad_enabled(),
     )
-    return dense_plan(problem, Newton())
+    return exact_plan(problem, Newton()) or solve(problem, Newton())

@@ -75,6 +75,7 @@ def soft_quantile(
             cost=cost,
             squash=squash,
             solver=solver,
+            backend=backend,
         ).sorted()[..., 1]
         quantiles = quantiles.squeeze(0) if one else quantiles
     if kept is not None:
@@ -210,6 +211,7 @@ def soft_topk_mask(
         cost=cost,
         squash=squash,
         solver=solver,
+        backend=backend,
     )
     membership = plan.pull(torch.tensor([1.0, 0.0], dtype=count.dtype, device=x.device))
     return membership.movedim(-1, dim)

@@ -175,6 +175,7 @@ def soft_rank(
         cost=cost,
         squash=squash,
         solver=solver,
+        backend=backend,
     ).ranks()
 
 
@@ -226,6 +227,7 @@ def soft_sort(
         cost=cost,
         squash=squash,
         solver=solver,
+        backend=backend,
     ).sorted()
 
 
@@ -261,7 +263,7 @@ def soft_permutation(
     )
     if fused is not None:
         return fused
-    return transport(
+    problem = pose(
         x,
         dim=dim,
         descending=descending,
@@ -273,8 +275,8 @@ def soft_permutation(
         eps=eps,
         cost=cost,
         squash=squash,
-        solver=solver,
-    ).permutation()
+    )
+    return dense_plan(problem, solver, backend).permutation()
 
 
 @full_precision
