@@ -20,7 +20,7 @@ from ...numba_maths import F64, I64, exp64
 from ...numba_simd import load64, splat64, store64, total64
 from .laplacian import edges, eliminate, ends_into, scale, substitute
 
-_KEEP = 0.1  # of the error: a matrix that leaves more than this is made anew
+_KEEP = 0.2  # of the error: a matrix that leaves more than this is made anew
 _LARGEST_STEP = 5.0  # in units of eps
 _MOST = 100  # steps
 ENOUGH = 1e-10  # marginal error at which a row has converged

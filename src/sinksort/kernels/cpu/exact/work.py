@@ -50,7 +50,7 @@ class Work(NamedTuple):
 #: Rows of ``Work.values``.
 X, A, V, SPARE, MOST = range(5)
 #: Rows of ``Work.targets``; six from GAMMA on belong to ``newton``.
-Y, B, G0, GAMMA, LEVEL, SUM_G, SUM_Y, SUM_B = 0, 1, 2, 3, 9, 10, 11, 12
+Y, B, G0, GAMMA, LEVEL, SUM_G, SUM_Y, SUM_B, SUM_PAYLOAD = 0, 1, 2, 3, 9, 10, 11, 12, 13
 
 
 @exact
