@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -51,7 +50,7 @@ class Problem:
     h: Callable[[Tensor], Tensor] | None = None  #: the cost as a function
     tracked: bool = True  #: whether autograd watched when the problem was posed
 
-    @cached_property
+    @property
     def cost(self) -> Tensor:
         """(..., n, m) h(y_j - x~_i). Fast kernels never ask for it."""
         if self.costs is not None:

@@ -71,7 +71,7 @@ def sums(G: F64, groups: int, K: int, a: F64, u: F64, lo: I64, hi: I64, offset: 
 
 @borrowing
 def newton(band: Band, groups: int, K: int, a: F64, b: F64, work: F64, v: F64, spare: F64) -> tuple[float, int, bool]:
-    """Write gamma to work[0]; return the marginal error, the steps, and whether gamma stayed small.
+    """Write gamma to work[0]; return the marginal error, the number of matrices, and whether gamma stayed small.
 
     K      a multiple of 16: behind the targets there are some that weigh nothing
     work   (6, K)  OUT  work[0] is gamma
@@ -83,7 +83,7 @@ def newton(band: Band, groups: int, K: int, a: F64, b: F64, work: F64, v: F64, s
     for k in range(K):
         base[k], direction[k] = 0.0, 0.0
     length, slope, error, before, known = 1.0, np.inf, np.inf, np.inf, False
-    steps = 0
+    steps, matrices = 0, 0
     while True:
         farthest = 0.0
         for k in range(K):
@@ -98,7 +98,7 @@ def newton(band: Band, groups: int, K: int, a: F64, b: F64, work: F64, v: F64, s
             error += abs(s[k])
             here += s[k] * direction[k]
         if farthest > _FAR:
-            return error, steps, False
+            return error, matrices, False
         if not error > _WANTED or steps >= _MOST or (error <= ENOUGH and error > _SLOW * before):
             break
         steps += 1
@@ -111,7 +111,7 @@ def newton(band: Band, groups: int, K: int, a: F64, b: F64, work: F64, v: F64, s
             edges(band.G, spare, groups, band.lo, band.hi, band.offset, K, S, band.W)
             scale(band.W, u, band.ends, K, S)
             eliminate(band.W, K, S, band.ends, b, ground, band.inverse)
-            known = True
+            known, matrices = True, matrices + 1
         before = error
         for k in range(K):
             base[k] = gamma[k]
@@ -129,4 +129,4 @@ def newton(band: Band, groups: int, K: int, a: F64, b: F64, work: F64, v: F64, s
             for k in range(K):
                 direction[k] = -math.log(max(1.0 - s[k] / b[k], 1e-30)) if b[k] > 0.0 else 0.0
                 slope += s[k] * direction[k]
-    return error, steps, True
+    return error, matrices, True

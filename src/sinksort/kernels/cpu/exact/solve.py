@@ -119,7 +119,7 @@ def smaller_matrix(w: Work, values: int, targets: int, m: int, given: F64) -> F6
 @exact
 def solve_row(w: Work, x: F64, a: F64, n: int, y: F64, b: F64, m: int, eps: float, kind: int, p: float, given: F64,
               last: F64, F: F64, G: F64) -> tuple[float, int, float]:  # fmt: skip
-    """Write F and G; return the marginal error, the number of steps, and the estimated error of a rule.
+    """Write F and G; return the marginal error, the number of Newton's matrices, and the estimated error of a rule.
 
     last  (L, m)  IN  the last polynomials of a rule whose nodes the targets are; L = 0 for targets themselves
     """
