@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from .gradients import attach
-from .modes import PLAIN, ordinary
+from .modes import PLAIN, eager
 from .plan import Plan
 from .problem import Problem
 from .semidual import without_subnormals
@@ -25,6 +25,7 @@ from .solvers import Newton, Solver
 from .solvers.start import staircase_potentials
 
 MOST = 2048  #: values, and targets, of a row
+_MOST_EPS = 1e100  #: beyond it no plan changes; an infinite eps would be multiplied by 0
 _ORDINARY = Newton()
 
 
@@ -42,7 +43,7 @@ def exact_plan(problem: Problem, solver: Solver) -> Plan | None:
     R = p.x.shape[:-1].numel()
     standing = p.x if p.x_tilde is None else p.x_tilde
     given = family.Given(
-        flat(standing), flat(p.a), flat(p.y), flat(p.b), p.eps.reshape(R),
+        flat(standing), flat(p.a), flat(p.y), flat(p.b), p.eps.reshape(R).clamp(max=_MOST_EPS),
         p.cost.reshape(R, *p.cost.shape[-2:]) if kind == family.MATRIX else None, kind, power,
     )  # fmt: skip
     found = family.solve(given)
@@ -54,7 +55,7 @@ def exact_plan(problem: Problem, solver: Solver) -> Plan | None:
 def fits(n: int, m: int, x: Tensor, solver: Solver) -> bool:
     """Whether the family takes rows of n values and m targets in the present circumstances."""
     return (
-        max(n, m) <= MOST and x.is_cpu and isinstance(solver, Newton) and solver == _ORDINARY and ordinary()
+        max(n, m) <= MOST and x.is_cpu and isinstance(solver, Newton) and solver == _ORDINARY and eager()
         and type(x) in PLAIN and installed()
     )  # fmt: skip
 

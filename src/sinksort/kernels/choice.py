@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from ..costs import Cost
-from ..modes import forward_mode_on, ordinary, tracing
+from ..modes import eager, forward_mode_on, tracing
 from ..solvers import Newton, Solver
 from ..squash import INCREASING_MAPS, Squash
 from .asks import Ask, Kernels, LateKernels, ShortKernels
@@ -215,7 +215,7 @@ def _refused(reason: str | None, backend: str) -> bool:
     Who asked for Numba may still have the exact family: the reason is kept for ``settle``.
     """
     if reason is not None and backend != "auto":
-        if backend == "numba" and _MISSING["numba"] is None and ordinary():
+        if backend == "numba" and _MISSING["numba"] is None and eager():
             _reason.set(reason)
         else:
             _complain(reason, backend)

@@ -104,9 +104,9 @@ def _array(t: Tensor) -> np.ndarray:
     return t.detach().contiguous().numpy()
 
 
-def _rows(x: Tensor, a: Tensor, y: Tensor, b: Tensor, eps: Tensor, costs: Tensor | None) -> Rows:
+def _rows(x: Tensor, a: Tensor | None, y: Tensor, b: Tensor, eps: Tensor, costs: Tensor | None) -> Rows:
     of_pairs = _NONE if costs is None else _array(costs).reshape(len(costs), -1)
-    return Rows(_array(x), _array(a), _array(y), _array(b), _array(eps), of_pairs)
+    return Rows(_array(x), _NONE if a is None else _array(a), _array(y), _array(b), _array(eps), of_pairs)
 
 
 def _scaled(rows: Rows, f: Tensor, g: Tensor) -> tuple[np.ndarray, np.ndarray]:
@@ -178,7 +178,7 @@ class _Read(torch.autograd.function._SingleLevelFunction):
         ctx: Any, x: Tensor, y: Tensor, b: Tensor, eps: Tensor, costs: Tensor | None, f: Tensor, g: Tensor,
         payload: Tensor, kind: int, p: float,
     ) -> Tensor:  # fmt: skip
-        rows = _rows(x, _UNUSED, y, b, eps, costs)
+        rows = _rows(x, None, y, b, eps, costs)
         R, n = rows.x.shape
         m, d = rows.y.shape[1], payload.shape[1]
         out = np.empty((R, n, d or m))
@@ -197,7 +197,7 @@ class _Read(torch.autograd.function._SingleLevelFunction):
             x, y, b, eps, costs, _, g, payload = arguments
             again = _read_again(x, y, b, eps, costs, g, payload, *ctx.cost)
             return *_differentiated((again,), arguments, needs, (of_out,)), None, None
-        rows = _rows(x, _UNUSED, y, b, eps, costs)
+        rows = _rows(x, None, y, b, eps, costs)
         R, n = rows.x.shape
         m, d = rows.y.shape[1], payload.shape[1]
         out, of_g = _cotangents(rows), np.empty((R, m))
@@ -211,9 +211,6 @@ class _Read(torch.autograd.function._SingleLevelFunction):
             None,
             None,
         )
-
-
-_UNUSED = torch.zeros(1, 0, dtype=torch.float64)  #: weights of values, in ``read``
 
 
 # ---- the same in torch, for derivatives of derivatives
