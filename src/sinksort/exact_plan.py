@@ -98,7 +98,7 @@ class ExactPlan(Plan):
     def _pull(self, v: Tensor) -> Tensor:
         p = self.problem
         payload = _flat(v.to(p.a.dtype).expand(*p.x.shape[:-1], -1)).unsqueeze(-2)
-        on_values = p.unsort(_family().pull(self.given, self.found, payload).reshape(p.x.shape))
+        on_values = p.unsort(_family().pull(self.given, self.found.of_targets, payload).reshape(p.x.shape))
         if p.mask is not None:
             on_values = torch.where(p.mask, on_values, 0.0)
         return on_values.to(p.dtype).movedim(-1, p.dim)
@@ -118,18 +118,17 @@ class ExactPlan(Plan):
             beyond = torch.where(finite, 0.0, payload).detach().sum(-2, keepdim=True)
             payload = torch.where(finite, payload, 0.0)
         rows = payload.expand(*p.x.shape, d).reshape(-1, p.x.shape[-1], d).mT
-        average = _family().push(self.given, self.found, rows).reshape(*p.y.shape, d)
+        average = _family().push(self.given, self.found.of_values, rows).reshape(*p.y.shape, d)
         return self._finish_targets(average if beyond is None else torch.where(beyond == 0, average, beyond)).to(p.dtype)
 
     def targets_given_value(self) -> Tensor:
         p = self.problem
-        shares: Tensor = _family().shares(self.given, self.found)
+        shares: Tensor = _family().shares(self.given, self.found.of_targets)
         return shares.reshape(*p.x.shape, p.y.shape[-1])
 
     def values_given_target(self) -> Tensor:
         p, family = self.problem, _family()
-        back = self.found._replace(of_values=self.found.of_targets, of_targets=self.found.of_values)
-        shares: Tensor = family.shares(self.given.exchanged, back)
+        shares: Tensor = family.shares(self.given.exchanged, self.found.of_values)
         return shares.reshape(*p.y.shape, p.x.shape[-1]).mT
 
     def matrix(self) -> Tensor:

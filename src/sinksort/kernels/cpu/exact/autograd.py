@@ -26,7 +26,7 @@ from .read import read_rows, read_rows_backward
 from .solve import solve_rows, solve_rows_backward
 from .work import Cotangents, Rows
 
-__all__ = ["ENOUGH", "MATRIX", "Given", "Potentials", "kind_of", "pull", "push", "shares", "solve"]
+__all__ = ["ENOUGH", "MATRIX", "Given", "Potentials", "kind_of", "potentials", "pull", "push", "shares", "solve"]
 
 _PRICE = 12.0  # nanoseconds a pair of a value and a target, forward or backward
 _NO_RULE = np.zeros((0, 16))
@@ -78,23 +78,31 @@ def solve(given: Given, rule: np.ndarray | None = None) -> Potentials:
     return Potentials(*_Solve.apply(*given[:6], given.kind, given.p, rule))  # type: ignore[no-untyped-call]
 
 
-def pull(given: Given, found: Potentials, payload: Tensor) -> Tensor:
+def pull(given: Given, of_targets: Tensor, payload: Tensor) -> Tensor:
     """Average a payload (R or 1, d, m) over the targets of each value: (R, n, d)."""
     out: Tensor = _Read.apply(
-        given.x, given.y, given.b, given.eps, given.costs, found.of_values, found.of_targets, payload, given.kind, given.p
+        given.x, given.y, given.b, given.eps, given.costs, of_targets, payload, given.kind, given.p, False
     )  # type: ignore[no-untyped-call]
     return out
 
 
-def push(given: Given, found: Potentials, payload: Tensor) -> Tensor:
+def potentials(given: Given, of_targets: Tensor) -> Tensor:
+    """The potentials of values (R, n) from those of targets (R, m)."""
+    one = given.x.new_ones(1, 1, given.y.shape[-1])
+    out: Tensor = _Read.apply(
+        given.x, given.y, given.b, given.eps, given.costs, of_targets, one, given.kind, given.p, True
+    )  # type: ignore[no-untyped-call]
+    return out.squeeze(-1)
+
+
+def push(given: Given, of_values: Tensor, payload: Tensor) -> Tensor:
     """Average a payload (R or 1, d, n) over the values of each target: (R, m, d)."""
-    back = found._replace(of_values=found.of_targets, of_targets=found.of_values)
-    return pull(given.exchanged, back, payload)
+    return pull(given.exchanged, of_values, payload)
 
 
-def shares(given: Given, found: Potentials) -> Tensor:
+def shares(given: Given, of_targets: Tensor) -> Tensor:
     """Return the share of each value that each target receives: (R, n, m)."""
-    return pull(given, found, given.x.new_empty(1, 0, given.y.shape[-1]))
+    return pull(given, of_targets, given.x.new_empty(1, 0, given.y.shape[-1]))
 
 
 # ---- the two functions
@@ -109,10 +117,9 @@ def _rows(x: Tensor, a: Tensor | None, y: Tensor, b: Tensor, eps: Tensor, costs:
     return Rows(_array(x), _NONE if a is None else _array(a), _array(y), _array(b), _array(eps), of_pairs)
 
 
-def _scaled(rows: Rows, f: Tensor, g: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """F and G."""
-    eps = rows.eps[:, None]
-    return _array(f) / eps, _array(g) / eps
+def _scaled(rows: Rows, g: Tensor) -> np.ndarray:
+    """G."""
+    return _array(g) / rows.eps[:, None]
 
 
 def _cotangents(rows: Rows) -> Cotangents:
@@ -175,39 +182,40 @@ class _Solve(torch.autograd.function._SingleLevelFunction):
 class _Read(torch.autograd.function._SingleLevelFunction):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, y: Tensor, b: Tensor, eps: Tensor, costs: Tensor | None, f: Tensor, g: Tensor,
-        payload: Tensor, kind: int, p: float,
+        ctx: Any, x: Tensor, y: Tensor, b: Tensor, eps: Tensor, costs: Tensor | None, g: Tensor, payload: Tensor,
+        kind: int, p: float, potentials: bool,
     ) -> Tensor:  # fmt: skip
         rows = _rows(x, None, y, b, eps, costs)
         R, n = rows.x.shape
         m, d = rows.y.shape[1], payload.shape[1]
         out = np.empty((R, n, d or m))
-        run(read_rows, R, R * n * m * 2.0 * (1 + d), rows, kind, p, *_scaled(rows, f, g), _array(payload), out)
-        ctx.save_for_backward(x, y, b, eps, costs, f, g, payload)
-        ctx.cost = kind, p
+        run(read_rows, R, R * n * m * 2.0 * (1 + d), rows, kind, p, _scaled(rows, g), _array(payload), potentials,
+            out)  # fmt: skip
+        ctx.save_for_backward(x, y, b, eps, costs, g, payload)
+        ctx.cost, ctx.potentials = (kind, p), potentials
         return torch.from_numpy(out)
 
     @staticmethod
     @one_at_a_time
     def backward(ctx: Any, of_out: Tensor) -> tuple[Any, ...]:
-        x, y, b, eps, costs, f, g, payload = arguments = ctx.saved_tensors
-        needs = ctx.needs_input_grad[:8]
+        x, y, b, eps, costs, g, payload = arguments = ctx.saved_tensors
+        needs = ctx.needs_input_grad[:7]
         if torch.is_grad_enabled():
             arguments = _apart(arguments)
-            x, y, b, eps, costs, _, g, payload = arguments
-            again = _read_again(x, y, b, eps, costs, g, payload, *ctx.cost)
-            return *_differentiated((again,), arguments, needs, (of_out,)), None, None
+            again = _read_again(*arguments, *ctx.cost, ctx.potentials)
+            return *_differentiated((again,), arguments, needs, (of_out,)), None, None, None
         rows = _rows(x, None, y, b, eps, costs)
         R, n = rows.x.shape
         m, d = rows.y.shape[1], payload.shape[1]
         out, of_g = _cotangents(rows), np.empty((R, m))
-        of_payload = np.empty((R if needs[7] else 0, d, m))
-        run(read_rows_backward, R, R * n * m * 3.0 * (1 + d), rows, *ctx.cost, *_scaled(rows, f, g), _array(payload),
-            _array(of_out), out, of_g, of_payload)  # fmt: skip
+        of_payload = np.empty((R if needs[6] else 0, d, m))
+        run(read_rows_backward, R, R * n * m * 3.0 * (1 + d), rows, *ctx.cost, _scaled(rows, g), _array(payload),
+            ctx.potentials, _array(of_out), out, of_g, of_payload)  # fmt: skip
         of_g /= rows.eps[:, None]
-        found = out.x, out.y, out.b, out.eps, out.costs, None, of_g, of_payload
+        found = out.x, out.y, out.b, out.eps, out.costs, of_g, of_payload
         return (
-            *(None if c is None else _like(c, t, need) for c, t, need in zip(found, arguments, needs, strict=True)),
+            *(_like(c, t, need) for c, t, need in zip(found, arguments, needs, strict=True)),
+            None,
             None,
             None,
         )
@@ -236,10 +244,13 @@ def _solved_again(
 
 
 def _read_again(
-    x: Tensor, y: Tensor, b: Tensor, eps: Tensor, costs: Tensor | None, g: Tensor, payload: Tensor, kind: int, p: float
-) -> Tensor:
-    exponents = (g.unsqueeze(-2) - _costs(x, y, costs, kind, p)) / eps[:, None, None]
-    of_pairs = torch.softmax(exponents + log_weight(b).unsqueeze(-2), dim=-1)
+    x: Tensor, y: Tensor, b: Tensor, eps: Tensor, costs: Tensor | None, g: Tensor, payload: Tensor, kind: int, p: float,
+    potentials: bool,
+) -> Tensor:  # fmt: skip
+    exponents = (g.unsqueeze(-2) - _costs(x, y, costs, kind, p)) / eps[:, None, None] + log_weight(b).unsqueeze(-2)
+    if potentials:
+        return (-eps.unsqueeze(-1) * torch.logsumexp(exponents, dim=-1)).unsqueeze(-1)
+    of_pairs = torch.softmax(exponents, dim=-1)
     return of_pairs if payload.shape[1] == 0 else of_pairs @ payload.mT
 
 
