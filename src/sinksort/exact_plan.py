@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import importlib
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -46,10 +46,56 @@ def exact_plan(problem: Problem, solver: Solver) -> Plan | None:
         flat(standing), flat(p.a), flat(p.y), flat(p.b), p.eps.reshape(R).clamp(max=_MOST_EPS),
         p.cost.reshape(R, *p.cost.shape[-2:]) if kind == family.MATRIX else None, kind, power,
     )  # fmt: skip
-    found = family.solve(given)
+    by_rule = _by_rule(p, given, family)
+    if by_rule is None:
+        found, coarse = family.solve(given), None
+    else:
+        found, coarse = by_rule
     if bool((found.error > family.ENOUGH).any()):  # NaN is not late
         return None
-    return ExactPlan(problem, given, found)
+    return ExactPlan(problem, given, found, coarse)
+
+
+class Coarse(NamedTuple):
+    """What a rule says of the rows that it is good enough for."""
+
+    given: Any  #: those rows, with nodes in place of the targets
+    of_targets: Tensor  #: (r, K) potentials of the nodes
+    rows: Tensor | None  #: (r) which rows; None for all
+    others: Tensor | None  #: (R - r) the rows that were solved with all targets
+
+
+def _by_rule(p: Problem, given: Any, family: Any) -> tuple[Any, Coarse] | None:
+    """Potentials by a few nodes where that is worth it; rows that they are too few for get all targets."""
+    n, m = p.x.shape[-1], p.y.shape[-1]
+    if not p.regular or given.kind != family.SQUARED or m < 2:
+        return None
+    rule = family.rule_for(m, float(given.eps.detach().min()))
+    if rule is None or rule.y.shape[-1] > n:
+        return None
+    coarse = given._replace(y=torch.from_numpy(rule.y), b=torch.from_numpy(rule.b))
+    found = family.solve(coarse, rule.last)
+    missed = (found.lost > family.LOST) | (found.error > family.ENOUGH)
+    count = int(missed.sum())
+    if count == 0:
+        return found._replace(of_targets=None, error=found.error + found.lost), Coarse(coarse, found.of_targets, None, None)
+    if 2 * count >= len(missed):
+        return None
+    rows, others = (~missed).nonzero().squeeze(-1), missed.nonzero().squeeze(-1)
+    by_all = family.solve(_some(given, others))
+    place = torch.cat([rows, others]).argsort()
+    of_values, _, error, steps, lost = (
+        [torch.cat([found.of_values[rows], by_all.of_values])[place], None]
+        + [torch.cat([one[rows], other])[place] for one, other in zip(found[2:], by_all[2:], strict=True)]
+    )
+    merged = family.Potentials(of_values, None, error + lost, steps, lost)
+    return merged, Coarse(_some(coarse, rows), found.of_targets[rows], rows, others)
+
+
+def _some(given: Any, rows: Tensor) -> Any:
+    """Some rows of a ``Given``."""
+    R = len(given.x)
+    return type(given)(*(t[rows] if isinstance(t, Tensor) and len(t) == R else t for t in given))
 
 
 def fits(n: int, m: int, x: Tensor, solver: Solver) -> bool:
@@ -81,24 +127,48 @@ def _flat(t: Tensor) -> Tensor:
 class ExactPlan(Plan):
     """A ``Plan`` whose read-outs are answered by kernels."""
 
-    def __init__(self, problem: Problem, given: Any, found: Any) -> None:
+    def __init__(self, problem: Problem, given: Any, found: Any, coarse: Coarse | None) -> None:
         batch = problem.x.shape[:-1]
         for name, value in (
             ("problem", problem),
             ("given", given),
             ("found", found),
+            ("coarse", coarse),
             ("iterations", found.steps.reshape(batch)),
             ("marginal_error", found.error.reshape(batch)),
             ("converged", (found.error <= _family().ENOUGH).reshape(batch)),
         ):
             object.__setattr__(self, name, value)
 
+    @cached_property
+    def of_targets(self) -> Tensor:
+        """(R, m) potentials of all targets."""
+        if self.found.of_targets is not None:
+            return self.found.of_targets
+        with torch.set_grad_enabled(self.problem.tracked):
+            g: Tensor = _family().potentials(self.given.exchanged, self.found.of_values)
+            return g
+
     # ---- read-outs
+
+    def ranks(self) -> Tensor:
+        p = self.problem
+        if self.coarse is None or self.coarse.rows is not None:
+            return super().ranks()
+        m, y = p.y.shape[-1], self.coarse.given.y
+        levels = (m - (m - 1) * y if p.descending else (m - 1) * y + 1) / m
+        means = _family().pull(self.coarse.given, self.coarse.of_targets, levels.unsqueeze(-2))
+        return self._on_values(means.reshape(p.x.shape) * p.count)
 
     def _pull(self, v: Tensor) -> Tensor:
         p = self.problem
         payload = _flat(v.to(p.a.dtype).expand(*p.x.shape[:-1], -1)).unsqueeze(-2)
-        on_values = p.unsort(_family().pull(self.given, self.found.of_targets, payload).reshape(p.x.shape))
+        return self._on_values(_family().pull(self.given, self.of_targets, payload).reshape(p.x.shape))
+
+    def _on_values(self, t: Tensor) -> Tensor:
+        """An answer for the values of the sorted rows, in the shape of x."""
+        p = self.problem
+        on_values = p.unsort(t)
         if p.mask is not None:
             on_values = torch.where(p.mask, on_values, 0.0)
         return on_values.to(p.dtype).movedim(-1, p.dim)
@@ -123,7 +193,7 @@ class ExactPlan(Plan):
 
     def targets_given_value(self) -> Tensor:
         p = self.problem
-        shares: Tensor = _family().shares(self.given, self.found.of_targets)
+        shares: Tensor = _family().shares(self.given, self.of_targets)
         return shares.reshape(*p.x.shape, p.y.shape[-1])
 
     def values_given_target(self) -> Tensor:
@@ -140,15 +210,13 @@ class ExactPlan(Plan):
     def potentials(self) -> tuple[Tensor, Tensor]:
         p = self.problem
         f = p.unsort(self.found.of_values.reshape(p.x.shape))
-        g = self.found.of_targets.reshape(p.y.shape)
+        g = self.of_targets.reshape(p.y.shape)
         return f.to(p.dtype), (g.flip(-1) if p.descending else g).to(p.dtype)
 
     def chosen(self, which: Tensor) -> Plan:
-        family = _family()
-        given = family.Given(
-            *(t if not isinstance(t, Tensor) or len(t) != len(self.given.x) else t[which] for t in self.given)
-        )
-        return ExactPlan(self.problem.chosen(which), given, family.Potentials(*(t[which] for t in self.found)))
+        found = self.found._replace(of_targets=self.of_targets)
+        found = type(found)(*(t[which] for t in found))
+        return ExactPlan(self.problem.chosen(which), _some(self.given, which), found, None)
 
     # ---- in the units of ``plan.solve``
 
@@ -168,7 +236,7 @@ class ExactPlan(Plan):
     def gamma(self) -> Tensor:  # type: ignore[override]
         p = self.problem
         with torch.set_grad_enabled(p.tracked):
-            g = self.found.of_targets.detach().reshape(p.y.shape)
+            g = self.of_targets.detach().reshape(p.y.shape)
             gamma = (g - self.start[1]) / p.eps.detach().squeeze(-1)
             return attach(self.M, p.a, p.b, gamma, p.by_columns)
 

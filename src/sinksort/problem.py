@@ -48,6 +48,7 @@ class Problem:
 
     x_tilde: Tensor | None = None  #: (..., n) squashed values, in sorted order
     h: Callable[[Tensor], Tensor] | None = None  #: the cost as a function
+    regular: bool = False  #: whether the targets are the default grid, all of them there and of equal weight
     tracked: bool = True  #: whether autograd watched when the problem was posed
 
     @property
@@ -248,6 +249,7 @@ def pose(
         dtype=x.dtype,
         x_tilde=x_tilde,
         h=h,
+        regular=targets is None and target_weights is None and not padded_targets,
         tracked=torch.is_grad_enabled(),
     )
 

@@ -20,13 +20,14 @@ from ....cotangents import one_at_a_time
 from ....gradients import attach
 from ....semidual import c_transform, log_weight, without_subnormals
 from ...numba_tasks import run
-from .costs import HUBER, MATRIX, kind_of_power
+from .costs import HUBER, MATRIX, SQUARED, kind_of_power
 from .newton import ENOUGH
+from .nodes import LOST, rule_for
 from .read import read_rows, read_rows_backward
 from .solve import solve_rows, solve_rows_backward
 from .work import Cotangents, Rows
 
-__all__ = ["ENOUGH", "MATRIX", "Given", "Potentials", "kind_of", "potentials", "pull", "push", "shares", "solve"]
+__all__ = ["ENOUGH", "LOST", "MATRIX", "SQUARED", "Given", "Potentials", "kind_of", "potentials", "pull", "push", "rule_for", "shares", "solve"]
 
 _PRICE = 12.0  # nanoseconds a pair of a value and a target, forward or backward
 _NO_RULE = np.zeros((0, 16))
@@ -72,7 +73,7 @@ def kind_of(cost: object) -> tuple[int, float]:
 
 def solve(given: Given, rule: np.ndarray | None = None) -> Potentials:
     """Solve R problems. The linear algebra is done on the side that is smaller."""
-    if given.y.shape[-1] > given.x.shape[-1]:
+    if rule is None and given.y.shape[-1] > given.x.shape[-1]:
         found = solve(given.exchanged)
         return found._replace(of_values=found.of_targets, of_targets=found.of_values)
     return Potentials(*_Solve.apply(*given[:6], given.kind, given.p, rule))  # type: ignore[no-untyped-call]
