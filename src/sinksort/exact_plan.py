@@ -70,15 +70,16 @@ def _by_rule(p: Problem, given: Any, family: Any) -> tuple[Any, Coarse] | None:
     n, m = p.x.shape[-1], p.y.shape[-1]
     if not p.regular or given.kind != family.SQUARED or m < 2:
         return None
-    rule = family.rule_for(m, float(given.eps.detach().min()))
+    in_single = p.dtype != torch.float64
+    rule = family.rule_for(m, float(given.eps.detach().min()), in_single)
     if rule is None or rule.y.shape[-1] > n:
         return None
     coarse = given._replace(y=torch.from_numpy(rule.y), b=torch.from_numpy(rule.b))
     found = family.solve(coarse, rule.last)
-    missed = (found.lost > family.LOST) | (found.error > family.ENOUGH)
+    missed = (found.lost > (family.LOST_IN_SINGLE if in_single else family.LOST)) | (found.error > family.ENOUGH)
     count = int(missed.sum())
     if count == 0:
-        return found._replace(of_targets=None, error=found.error + found.lost), Coarse(coarse, found.of_targets, None, None)
+        return found._replace(of_targets=None), Coarse(coarse, found.of_targets, None, None)
     if 2 * count >= len(missed):
         return None
     rows, others = (~missed).nonzero().squeeze(-1), missed.nonzero().squeeze(-1)
@@ -88,7 +89,7 @@ def _by_rule(p: Problem, given: Any, family: Any) -> tuple[Any, Coarse] | None:
         [torch.cat([found.of_values[rows], by_all.of_values])[place], None]
         + [torch.cat([one[rows], other])[place] for one, other in zip(found[2:], by_all[2:], strict=True)]
     )
-    merged = family.Potentials(of_values, None, error + lost, steps, lost)
+    merged = family.Potentials(of_values, None, error, steps, lost)
     return merged, Coarse(_some(coarse, rows), found.of_targets[rows], rows, others)
 
 

@@ -22,12 +22,12 @@ from ....semidual import c_transform, log_weight, without_subnormals
 from ...numba_tasks import run
 from .costs import HUBER, MATRIX, SQUARED, kind_of_power
 from .newton import ENOUGH
-from .nodes import LOST, rule_for
+from .nodes import LOST, LOST_IN_SINGLE, rule_for
 from .read import read_rows, read_rows_backward
 from .solve import solve_rows, solve_rows_backward
 from .work import Cotangents, Rows
 
-__all__ = ["ENOUGH", "LOST", "MATRIX", "SQUARED", "Given", "Potentials", "kind_of", "potentials", "pull", "push", "rule_for", "shares", "solve"]
+__all__ = ["ENOUGH", "LOST", "LOST_IN_SINGLE", "MATRIX", "SQUARED", "Given", "Potentials", "kind_of", "potentials", "pull", "push", "rule_for", "shares", "solve"]
 
 _PRICE = 12.0  # nanoseconds a pair of a value and a target, forward or backward
 _NO_RULE = np.zeros((0, 16))
