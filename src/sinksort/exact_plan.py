@@ -63,6 +63,13 @@ class Coarse(NamedTuple):
     of_targets: Tensor  #: (r, K) potentials of the nodes
     rows: Tensor | None  #: (r) which rows; None for all
     others: Tensor | None  #: (R - r) the rows that were solved with all targets
+    by_all: Tensor | None = None  #: (R - r, m) their potentials
+
+    def merged(self, one: Tensor, other: Tensor) -> Tensor:
+        """Answers for ``rows`` and for ``others`` in the order of all rows."""
+        if self.rows is None or self.others is None:
+            return one
+        return torch.cat([one, other]).index_select(0, torch.cat([self.rows, self.others]).argsort())
 
 
 def _by_rule(p: Problem, given: Any, family: Any) -> tuple[Any, Coarse] | None:
@@ -83,20 +90,19 @@ def _by_rule(p: Problem, given: Any, family: Any) -> tuple[Any, Coarse] | None:
     if 2 * count >= len(missed):
         return None
     rows, others = (~missed).nonzero().squeeze(-1), missed.nonzero().squeeze(-1)
-    by_all = family.solve(_some(given, others))
-    place = torch.cat([rows, others]).argsort()
+    by_all, by_nodes = family.solve(_some(given, others)), family.Potentials(*(t.index_select(0, rows) for t in found))
+    both = Coarse(_some(coarse, rows), by_nodes.of_targets, rows, others)
     of_values, _, error, steps, lost = (
-        [torch.cat([found.of_values[rows], by_all.of_values])[place], None]
-        + [torch.cat([one[rows], other])[place] for one, other in zip(found[2:], by_all[2:], strict=True)]
+        None if k == 1 else both.merged(one, other)
+        for k, (one, other) in enumerate(zip(by_nodes, by_all, strict=True))
     )
-    merged = family.Potentials(of_values, None, error, steps, lost)
-    return merged, Coarse(_some(coarse, rows), found.of_targets[rows], rows, others)
+    return family.Potentials(of_values, None, error, steps, lost), both._replace(by_all=by_all.of_targets)
 
 
 def _some(given: Any, rows: Tensor) -> Any:
     """Some rows of a ``Given``."""
     R = len(given.x)
-    return type(given)(*(t[rows] if isinstance(t, Tensor) and len(t) == R else t for t in given))
+    return type(given)(*(t.index_select(0, rows) if isinstance(t, Tensor) and len(t) == R else t for t in given))
 
 
 def fits(n: int, m: int, x: Tensor, solver: Solver) -> bool:
@@ -154,11 +160,15 @@ class ExactPlan(Plan):
 
     def ranks(self) -> Tensor:
         p = self.problem
-        if self.coarse is None or self.coarse.rows is not None:
+        if self.coarse is None:
             return super().ranks()
-        m, y = p.y.shape[-1], self.coarse.given.y
+        m, y, family = p.y.shape[-1], self.coarse.given.y, _family()
         levels = (m - (m - 1) * y if p.descending else (m - 1) * y + 1) / m
-        means = _family().pull(self.coarse.given, self.coarse.of_targets, levels.unsqueeze(-2))
+        means = family.pull(self.coarse.given, self.coarse.of_targets, levels.unsqueeze(-2))
+        if self.coarse.others is not None:
+            payload = _flat(p.levels().detach())[:1].unsqueeze(-2)  # equal weights: the same for all rows
+            rest = family.pull(_some(self.given, self.coarse.others), self.coarse.by_all, payload)
+            means = self.coarse.merged(means, rest)
         return self._on_values(means.reshape(p.x.shape) * p.count)
 
     def _pull(self, v: Tensor) -> Tensor:

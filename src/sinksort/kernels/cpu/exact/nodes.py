@@ -19,7 +19,7 @@ from ....rules import gauss_rule
 #: Share of the values that a rule may put wrong by its own estimate, for answers in double and in single precision.
 #: The estimate is cautious: ranks of 7 kinds of rows of 60 to 1,000 values at eps from 1e-3 to 1e-1 were off by at most
 #: a thousandth of it (of n), and their gradients by at most a thirtieth.
-LOST, LOST_IN_SINGLE = 1e-8, 1e-5
+LOST, LOST_IN_SINGLE = 1e-7, 1e-5
 _NODES, _NODES_IN_SINGLE = (4.2, 6.0), (2.8, 4.0)  # a and b of a / sqrt(eps) + b nodes, for normal values
 _WORTH = 1.3  # how many times more targets there must be
 _MOST = 512  # nodes; more take longer than a small problem in torch
