@@ -78,7 +78,7 @@ def _by_rule(p: Problem, given: Any, family: Any) -> tuple[Any, Coarse] | None:
     if not p.regular or given.kind != family.SQUARED or m < 2:
         return None
     in_single = p.dtype != torch.float64
-    rule = family.rule_for(m, float(given.eps.detach().min()), in_single)
+    rule = family.rule_for(m, float(given.eps.detach().min()))
     if rule is None or rule.y.shape[-1] > n:
         return None
     coarse = given._replace(y=torch.from_numpy(rule.y), b=torch.from_numpy(rule.b))
@@ -93,8 +93,7 @@ def _by_rule(p: Problem, given: Any, family: Any) -> tuple[Any, Coarse] | None:
     by_all, by_nodes = family.solve(_some(given, others)), family.Potentials(*(t.index_select(0, rows) for t in found))
     both = Coarse(_some(coarse, rows), by_nodes.of_targets, rows, others)
     of_values, _, error, steps, lost = (
-        None if k == 1 else both.merged(one, other)
-        for k, (one, other) in enumerate(zip(by_nodes, by_all, strict=True))
+        None if k == 1 else both.merged(one, other) for k, (one, other) in enumerate(zip(by_nodes, by_all, strict=True))
     )
     return family.Potentials(of_values, None, error, steps, lost), both._replace(by_all=by_all.of_targets)
 
@@ -200,7 +199,9 @@ class ExactPlan(Plan):
             payload = torch.where(finite, payload, 0.0)
         rows = payload.expand(*p.x.shape, d).reshape(-1, p.x.shape[-1], d).mT
         average = _family().push(self.given, self.found.of_values, rows).reshape(*p.y.shape, d)
-        return self._finish_targets(average if beyond is None else torch.where(beyond == 0, average, beyond)).to(p.dtype)
+        return self._finish_targets(average if beyond is None else torch.where(beyond == 0, average, beyond)).to(
+            p.dtype
+        )
 
     def targets_given_value(self) -> Tensor:
         p = self.problem
@@ -250,4 +251,3 @@ class ExactPlan(Plan):
             g = self.of_targets.detach().reshape(p.y.shape)
             gamma = (g - self.start[1]) / p.eps.detach().squeeze(-1)
             return attach(self.M, p.a, p.b, gamma, p.by_columns)
-

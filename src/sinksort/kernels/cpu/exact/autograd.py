@@ -27,7 +27,22 @@ from .read import read_rows, read_rows_backward
 from .solve import solve_rows, solve_rows_backward
 from .work import Cotangents, Rows
 
-__all__ = ["ENOUGH", "LOST", "LOST_IN_SINGLE", "MATRIX", "SQUARED", "Given", "Potentials", "kind_of", "potentials", "pull", "push", "rule_for", "shares", "solve"]
+__all__ = [
+    "ENOUGH",
+    "LOST",
+    "LOST_IN_SINGLE",
+    "MATRIX",
+    "SQUARED",
+    "Given",
+    "Potentials",
+    "kind_of",
+    "potentials",
+    "pull",
+    "push",
+    "rule_for",
+    "shares",
+    "solve",
+]
 
 _PRICE = 12.0  # nanoseconds a pair of a value and a target, forward or backward
 _NO_RULE = np.zeros((0, 16))
@@ -267,8 +282,6 @@ def _differentiated(
     wanted = [t for t, need in zip(arguments, needs, strict=True) if need]
     pairs = [(o, c) for o, c in zip(out, cotangents, strict=True) if c is not None]
     found = iter(
-        torch.autograd.grad(
-            [o for o, _ in pairs], wanted, [c for _, c in pairs], create_graph=True, allow_unused=True
-        )
+        torch.autograd.grad([o for o, _ in pairs], wanted, [c for _, c in pairs], create_graph=True, allow_unused=True)
     )
     return [next(found) if need else None for need in needs]

@@ -20,7 +20,7 @@ from ....rules import gauss_rule
 #: The estimate is cautious: ranks of 7 kinds of rows of 60 to 1,000 values at eps from 1e-3 to 1e-1 were off by at most
 #: a thousandth of it (of n), and their gradients by at most a thirtieth.
 LOST, LOST_IN_SINGLE = 1e-7, 1e-5
-_NODES, _NODES_IN_SINGLE = (4.2, 6.0), (2.8, 4.0)  # a and b of a / sqrt(eps) + b nodes, for normal values
+_NODES = 4.2, 6.0  # a and b of a / sqrt(eps) + b nodes, which are enough for normal values
 _WORTH = 1.3  # how many times more targets there must be
 _MOST = 512  # nodes; more take longer than a small problem in torch
 
@@ -31,11 +31,11 @@ class Rule(NamedTuple):
     last: np.ndarray  #: (6, K) or more columns, zeros behind: the last polynomials at the nodes
 
 
-def rule_for(m: int, eps: float, in_single: bool) -> Rule | None:
+def rule_for(m: int, eps: float) -> Rule | None:
     """Return the rule for m targets at the smallest eps of a call, or None where it is not worth it."""
     if not eps > 0.0:
         return None
-    per_width, more = _NODES_IN_SINGLE if in_single else _NODES
+    per_width, more = _NODES
     K = (int(per_width / math.sqrt(eps) + more) + 15) // 16 * 16
     return _rule(m, K) if K * _WORTH <= m and K <= _MOST else None
 
