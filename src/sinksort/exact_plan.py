@@ -133,6 +133,10 @@ def _flat(t: Tensor) -> Tensor:
 class ExactPlan(Plan):
     """A ``Plan`` whose read-outs are answered by kernels."""
 
+    given: Any  #: the problem as kernels see it
+    found: Any  #: its potentials
+    coarse: Coarse | None  #: what a rule says of it
+
     def __init__(self, problem: Problem, given: Any, found: Any, coarse: Coarse | None) -> None:
         batch = problem.x.shape[:-1]
         for name, value in (
@@ -150,7 +154,8 @@ class ExactPlan(Plan):
     def of_targets(self) -> Tensor:
         """(R, m) potentials of all targets."""
         if self.found.of_targets is not None:
-            return self.found.of_targets
+            known: Tensor = self.found.of_targets
+            return known
         with torch.set_grad_enabled(self.problem.tracked):
             g: Tensor = _family().potentials(self.given.exchanged, self.found.of_values)
             return g
@@ -233,19 +238,19 @@ class ExactPlan(Plan):
     # ---- in the units of ``plan.solve``
 
     @cached_property
-    def start(self) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+    def start(self) -> tuple[Tensor, Tensor]:
         p = self.problem
         f0, g0 = staircase_potentials(p.cost.detach(), p.a.detach(), p.b.detach(), p.by_columns)
         return f0, g0
 
     @cached_property
-    def M(self) -> Tensor:  # type: ignore[override]
+    def M(self) -> Tensor:  # noqa: N802 - the name in ``Plan``
         p, (f0, g0) = self.problem, self.start
         with torch.set_grad_enabled(p.tracked):
             return without_subnormals((p.cost - f0.unsqueeze(-1) - g0.unsqueeze(-2)) / p.eps)
 
     @cached_property
-    def gamma(self) -> Tensor:  # type: ignore[override]
+    def gamma(self) -> Tensor:
         p = self.problem
         with torch.set_grad_enabled(p.tracked):
             g = self.of_targets.detach().reshape(p.y.shape)

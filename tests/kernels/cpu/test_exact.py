@@ -1,4 +1,4 @@
-"""The exact family: known answers, a dense solver in extended precision, gradients of all arguments, what never changes."""
+"""The exact family: known answers, the dense truth, gradients of every argument, and what never changes."""
 
 from __future__ import annotations
 

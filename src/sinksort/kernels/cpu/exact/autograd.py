@@ -9,6 +9,8 @@ Keeps    Arguments and potentials. A backward pass that is itself to be differen
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,6 +47,7 @@ __all__ = [
 ]
 
 _PRICE = 12.0  # nanoseconds a pair of a value and a target, forward or backward
+_BLOCK = 1 << 16  # pairs that second derivatives look at together: 512 kB
 _NO_RULE = np.zeros((0, 16))
 _NONE = np.zeros((1, 0))
 
@@ -182,9 +185,9 @@ class _Solve(torch.autograd.function._SingleLevelFunction):
         *arguments, f, g = ctx.saved_tensors
         needs = ctx.needs_input_grad[:6]
         if torch.is_grad_enabled():
-            arguments = _apart(arguments)
-            again = _solved_again(*arguments, f.detach(), g.detach(), *ctx.cost)
-            return *_differentiated(again, arguments, needs, (of_f, of_g)), None, None, None
+            once_more = functools.partial(_solved_again, kind=ctx.cost[0], p=ctx.cost[1])
+            fixed = f.detach(), g.detach()
+            return *_differentiated(once_more, arguments, fixed, needs, (of_f, of_g)), None, None, None
         rows = _rows(*arguments)
         out = _cotangents(rows)
         R, n = rows.x.shape
@@ -217,9 +220,8 @@ class _Read(torch.autograd.function._SingleLevelFunction):
         x, y, b, eps, costs, g, payload = arguments = ctx.saved_tensors
         needs = ctx.needs_input_grad[:7]
         if torch.is_grad_enabled():
-            arguments = _apart(arguments)
-            again = _read_again(*arguments, *ctx.cost, ctx.potentials)
-            return *_differentiated((again,), arguments, needs, (of_out,)), None, None, None
+            once_more = functools.partial(_read_again, kind=ctx.cost[0], p=ctx.cost[1], potentials=ctx.potentials)
+            return *_differentiated(once_more, arguments, (), needs, (of_out,)), None, None, None
         rows = _rows(x, None, y, b, eps, costs)
         R, n = rows.x.shape
         m, d = rows.y.shape[1], payload.shape[1]
@@ -262,26 +264,52 @@ def _solved_again(
 def _read_again(
     x: Tensor, y: Tensor, b: Tensor, eps: Tensor, costs: Tensor | None, g: Tensor, payload: Tensor, kind: int, p: float,
     potentials: bool,
-) -> Tensor:  # fmt: skip
+) -> tuple[Tensor, ...]:  # fmt: skip
     exponents = (g.unsqueeze(-2) - _costs(x, y, costs, kind, p)) / eps[:, None, None] + log_weight(b).unsqueeze(-2)
     if potentials:
-        return (-eps.unsqueeze(-1) * torch.logsumexp(exponents, dim=-1)).unsqueeze(-1)
+        return ((-eps.unsqueeze(-1) * torch.logsumexp(exponents, dim=-1)).unsqueeze(-1),)
     of_pairs = torch.softmax(exponents, dim=-1)
-    return of_pairs if payload.shape[1] == 0 else of_pairs @ payload.mT
-
-
-def _apart(arguments: Any) -> list[Tensor | None]:
-    """The same tensors as arguments of their own: potentials depend on x, which is not their reader's business."""
-    return [t if t is None else t.view_as(t) for t in arguments]
+    return (of_pairs if payload.shape[1] == 0 else of_pairs @ payload.mT,)
 
 
 def _differentiated(
-    out: tuple[Tensor, ...], arguments: Any, needs: tuple[bool, ...], cotangents: tuple[Tensor | None, ...]
+    function: Callable[..., tuple[Tensor, ...]],
+    arguments: Sequence[Tensor | None],
+    fixed: tuple[Tensor, ...],
+    needs: Sequence[bool],
+    cotangents: tuple[Tensor | None, ...],
 ) -> list[Tensor | None]:
-    """Cotangents of the arguments that need them, ready to be differentiated."""
-    wanted = [t for t, need in zip(arguments, needs, strict=True) if need]
-    pairs = [(o, c) for o, c in zip(out, cotangents, strict=True) if c is not None]
-    found = iter(
-        torch.autograd.grad([o for o, _ in pairs], wanted, [c for _, c in pairs], create_graph=True, allow_unused=True)
-    )
-    return [next(found) if need else None for need in needs]
+    """Cotangents of the arguments that need them, ready to be differentiated.
+
+    Some rows at a time: temporary tensors of all pairs would be mapped and unmapped again at each operation.
+    """
+    x, y = arguments[0], arguments[2] if len(fixed) else arguments[1]
+    assert x is not None  # noqa: S101 - it is there in both
+    assert y is not None  # noqa: S101
+    R, step = len(x), max(1, _BLOCK // (x.shape[-1] * y.shape[-1]))
+    parts: list[list[Tensor | None]] = []
+    for low in range(0, R, step):
+
+        def some(t: Any, low: int = low) -> Any:
+            return t if t is None or step >= R or len(t) != R else t[low : low + step]
+
+        # Arguments of their own: potentials depend on x as well, which is not their reader's business.
+        own: list[Any] = [t if t is None else some(t).view_as(some(t)) for t in arguments]
+        out = function(*own, *map(some, fixed))
+        wanted: list[Tensor] = [t for t, need in zip(own, needs, strict=True) if need]
+        pairs = [(o, some(c)) for o, c in zip(out, cotangents, strict=True) if c is not None]
+        ends, starts = [o for o, _ in pairs], [c for _, c in pairs]
+        found = iter(torch.autograd.grad(ends, wanted, starts, create_graph=True, allow_unused=True))
+        parts.append([next(found) if need else None for need in needs])
+    return [
+        _joined(each, t is not None and len(t) == R)
+        for each, t in zip(zip(*parts, strict=True), arguments, strict=True)
+    ]
+
+
+def _joined(parts: Sequence[Tensor | None], by_rows: bool) -> Tensor | None:
+    """Cotangents of blocks of rows: one after the other, or added up where all rows share an argument."""
+    there = [t for t in parts if t is not None]
+    if not there or len(parts) == 1:
+        return parts[0]
+    return torch.cat(there) if by_rows else torch.stack(there).sum(0)

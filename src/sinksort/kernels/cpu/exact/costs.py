@@ -99,9 +99,9 @@ def slopes_into(kind: int, p: float, x: float, y: F64, K: int, out: F64) -> None
             store64(out, k, choose(u < -p, splat64(-p), u))
     elif kind == POWER:
         for k in range(K):
-            u = y[k] - x
-            size = p * math.pow(abs(u), p - 1.0)
-            out[k] = size if u > 0.0 else (-size if u < 0.0 else 0.0)
+            away = y[k] - x
+            slope = p * math.pow(abs(away), p - 1.0)
+            out[k] = slope if away > 0.0 else (-slope if away < 0.0 else 0.0)
         out[K : K + 16] = 0.0
 
 

@@ -1,7 +1,7 @@
 """Newton's method on the potentials of the targets, as ``solvers.newton`` in torch.
 
-What     Scalings u_k = b_k exp(gamma_k) of a kernel G, such that the plan p_ik = v_i G_ik u_k, v_i = 1 / sum_k G_ik u_k,
-         sends to every target what it weighs.
+What     Scalings u_k = b_k exp(gamma_k) of a kernel G such that the plan p_ik = v_i G_ik u_k, with
+         v_i = 1 / sum_k G_ik u_k, sends to every target what it weighs.
 When     Once a row.
 Why      An eliminated matrix serves for several steps: a step with an old one costs 3 us (100 values, 48 nodes), a new
          one 25 us. It is made anew when a step leaves more than a tenth of the error.

@@ -37,7 +37,7 @@ def rule_for(m: int, eps: float) -> Rule | None:
         return None
     per_width, more = _NODES
     K = (int(per_width / math.sqrt(eps) + more) + 15) // 16 * 16
-    return _rule(m, K) if K * _WORTH <= m and K <= _MOST else None
+    return _rule(m, K) if m >= _WORTH * K and K <= _MOST else None
 
 
 @functools.lru_cache(256)

@@ -112,7 +112,7 @@ def read_rows(first: int, last: int, rows: Rows, kind: int, p: float, G: F64, pa
     w = workspace(1, m, False)
     one_y, one_b, one = len(rows.y) == 1, len(rows.b) == 1, len(payload) == 1
     for row in range(first, last):
-        if not G[row, 0] == G[row, 0]:
+        if np.isnan(G[row, 0]):
             out[row] = np.nan
             continue
         own = payload[0 if one else row]
@@ -210,7 +210,7 @@ def read_rows_backward(first: int, last: int, rows: Rows, kind: int, p: float, G
     wanted = len(of_payload) > 0
     nothing = np.empty((0, m))
     for row in range(first, last):
-        if not G[row, 0] == G[row, 0]:
+        if np.isnan(G[row, 0]):
             fill(out, row, np.nan)
             of_g[row] = np.nan
             of_payload[row:][:1] = np.nan
@@ -223,7 +223,8 @@ def read_rows_backward(first: int, last: int, rows: Rows, kind: int, p: float, G
         of_payload[row:][:1] = 0.0
         out.eps[row] = read_row_backward(
             rows.x[row], m, rows.eps[row], kind, p, rows.costs[row if given else 0], w.targets, w.lines, own,
-            potentials, of_out[row], out.x[row], out.costs[row] if given else out.x[row], of_payload[row] if wanted else nothing,
+            potentials, of_out[row], out.x[row], out.costs[row] if given else out.x[row],
+            of_payload[row] if wanted else nothing,
         )  # fmt: skip
         inverse = 1.0 / rows.eps[row]
         for j in range(m):

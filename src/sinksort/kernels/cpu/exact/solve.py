@@ -16,9 +16,9 @@ Let F' and G' be the cotangents of F and G, and let mu and nu solve the transpos
 
     mu_i + a_i sum_j E_ij nu_j = F'_i,        nu_j + b_j sum_i E_ij mu_i = G'_j.
 
-Then M_ij receives E_ij (mu_i b_j + a_i nu_j), b_j receives -sum_i mu_i E_ij, and a_i receives -sum_j E_ij nu_j. A target
-that weighs nothing has nu_j = G'_j. For the others nu_j = b_j beta_j, and elimination of mu leaves L beta = r with
-the Laplacian L of Newton's method and r_j = G'_j - b_j sum_i E_ij (F'_i - a_i sum_k E_ik nu_k), k over the weightless.
+Then M_ij receives E_ij (mu_i b_j + a_i nu_j), b_j receives -sum_i mu_i E_ij, and a_i receives -sum_j E_ij nu_j.
+A target that weighs nothing has nu_j = G'_j. For the others nu_j = b_j beta_j, and elimination of mu leaves L beta = r
+with the Laplacian L of Newton's method and r_j = G'_j - b_j sum_i E_ij (F'_i - a_i sum_k E_ik nu_k), k weightless.
 
 F and G are defined up to a constant. We fix sum_j b_j dG_j = 0. Outside of this folder potentials are f = eps F and
 g = eps G. At fixed f and g, log E_ij changes by -log(E_ij) deps / eps, so that eps receives the sum of (cotangent of
@@ -39,7 +39,7 @@ from .laplacian import edges, eliminate, ends_into, scale, substitute
 from .lines import CUT, exponentials_into, window
 from .newton import newton
 from .start import start
-from .work import A, B, G0, GAMMA, LEVEL, MOST, SPARE, SUM_B, SUM_G, SUM_Y, V, Cotangents, Rows, Work, X, Y, workspace
+from .work import G0, GAMMA, MOST, SPARE, SUM_B, SUM_G, SUM_Y, A, B, Cotangents, Rows, V, Work, X, Y, workspace
 
 _NEVER = -1e30  # exponent of a target that weighs nothing
 _MOST_ROUNDS = 40  # of Newton's method, each from where the last one went too far
@@ -145,18 +145,18 @@ def solve_row(w: Work, x: F64, a: F64, n: int, y: F64, b: F64, m: int, eps: floa
             break
     if not near:
         error = np.inf
-    lost = rule_error(w, values, K, last) if len(last) > 0 else 0.0
+    lost = rule_error(w, values, last) if len(last) > 0 else 0.0
     for i in range(values):
         F[w.kept[0, i]] = math.log(w.values[V, i]) - w.values[MOST, i]
     for k in range(K):
         G[w.kept[1, k]] = potential[k]
-    if values < n or K < m:
+    if values < n or m > K:
         extend(w, x, a, n, y, b, m, eps, kind, p, whole, F, G)
     return error, steps, lost
 
 
 @borrowing
-def rule_error(w: Work, n: int, K: int, last: F64) -> float:
+def rule_error(w: Work, n: int, last: F64) -> float:
     """Estimate the mass that the rule gets wrong: see ``rules.py``."""
     worst, u = 0.0, w.targets[GAMMA + 1]
     for i in range(n):
@@ -243,15 +243,10 @@ def solve_rows(first: int, last: int, rows: Rows, kind: int, p: float, rule: F64
         )
 
 
-@borrowing
+@exact
 def sound(x: F64, a: F64, y: F64, b: F64, eps: float) -> bool:
     """Whether all of them are finite."""
-    sums = eps
-    for i in range(len(x)):
-        sums += abs(x[i]) + a[i]
-    for j in range(len(y)):
-        sums += abs(y[j]) + b[j]
-    return sums < np.inf
+    return eps + np.abs(x).sum() + a.sum() + np.abs(y).sum() + b.sum() < np.inf
 
 
 @borrowing
@@ -273,7 +268,7 @@ def balance(w: Work, groups: int, n: int, m: int, a: F64, of_f: F64, mu: F64, nu
         beta[k] = nu[k] if k < m and not b[k] > 0.0 else 0.0
     for i in range(len(mu)):
         mu[i] = of_f[i] if i < n else 0.0
-    along(w, groups, wide, a, beta, mu, n)
+    along(w, groups, a, beta, mu, n)
     r = w.targets[GAMMA + 1]
     across(w, groups, wide, mu, r, n)
     for k in range(len(beta)):
@@ -289,16 +284,13 @@ def balance(w: Work, groups: int, n: int, m: int, a: F64, of_f: F64, mu: F64, nu
     for k in range(m):
         level += b[k] * r[k]
     for k in range(m):
-        if b[k] > 0.0:
-            nu[k] = b[k] * (r[k] - level)
-            beta[k] = nu[k]
-        else:
-            beta[k] = 0.0
-    along(w, groups, wide, a, beta, mu, n)
+        beta[k] = b[k] * (r[k] - level)
+        nu[k] = beta[k] if b[k] > 0.0 else nu[k]
+    along(w, groups, a, beta, mu, n)
 
 
 @borrowing
-def along(w: Work, groups: int, K: int, a: F64, t: F64, mu: F64, n: int) -> None:
+def along(w: Work, groups: int, a: F64, t: F64, mu: F64, n: int) -> None:
     """Subtract a_i sum_j E_ij t_j from mu_i."""
     E = w.band.G
     for g in range(groups):
@@ -382,7 +374,7 @@ def solve_rows_backward(first: int, last: int, rows: Rows, kind: int, p: float, 
     one_a, one_y, one_b = len(rows.a) == 1, len(rows.y) == 1, len(rows.b) == 1
     given = kind == MATRIX
     for row in range(first, last):
-        if not F[row, 0] == F[row, 0]:
+        if np.isnan(F[row, 0]):
             fill(out, row, np.nan)
             continue
         x, a = rows.x[row], rows.a[0 if one_a else row]
