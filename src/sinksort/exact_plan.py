@@ -34,7 +34,7 @@ def exact_plan(problem: Problem, solver: Solver) -> Plan | None:
     if not fits(problem.x.shape[-1], problem.y.shape[-1], problem.x, solver) or problem.hats is not None:
         return None
     p, flat = problem, _flat
-    if p.x.numel() == 0 or p.y.numel() == 0:
+    if p.x.numel() == 0 or p.y.numel() == 0 or p.a.dtype != torch.float64:
         return None
     family = _family()
     kind, power = family.kind_of(p.h)
