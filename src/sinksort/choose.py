@@ -79,7 +79,7 @@ def plan_for(
 
 def dense_plan(problem: Problem, solver: Solver, backend: str = "auto") -> Plan:
     """The plan of all values and all targets: by kernels where they can, by torch everywhere else."""
-    plan = exact_plan(problem, solver) if backend in ("auto", "numba") else None
+    plan = exact_plan(problem, solver) if backend in ("auto", "numba", "rejected") else None
     settle("torch" if plan is None else "numba", backend)
     return plan or solve(problem, solver)
 

@@ -230,7 +230,8 @@ def settle(used: str, backend: str) -> None:
     """Remember who makes a plan, after the fast kernels did not; an error for who asked for another by name."""
     if backend == "numba" and used != "numba":
         _complain(_reason.get(), backend)
-    remember(used)
+    if backend in BACKENDS:  # not for rows that a kernel rejected, or for gradients: that operator has said its backend
+        remember(used)
 
 
 def refuse(reason: str, backend: str) -> None:

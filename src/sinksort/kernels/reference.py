@@ -29,6 +29,7 @@ def pulled(ask: Ask, phi: Tensor) -> Tensor:
         cost=2,
         squash=ask.squash,
         solver=Newton(),
+        backend="rejected",
     ).ranks()
     # phi is affine in y, and so in the rank n ((m - 1) y + 1) / m.
     slope = (phi[:, -1:] - phi[:, :1]) / (ask.y[:, -1:] - ask.y[:, :1])
