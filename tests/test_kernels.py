@@ -84,9 +84,11 @@ def test_operators_and_gradients_are_those_of_the_reference(name, eps, shape):
 def test_sorts_on_a_few_targets_say_from_which_entropy_on_kernels_answer_them(n, targets, least):
     x, eps = rows(3, n), 0.99 * float(least)
     with pytest.raises(ValueError, match=rf"sort and select from eps = {least} up, and eps = {eps:g}; backend='auto'"):
-        sinksort.soft_sort(x, num_targets=targets, eps=eps, backend="numba")
-    sinksort.soft_sort(x, num_targets=targets, eps=eps)
-    assert sinksort.last_backend() == "torch"
+        sinksort.soft_sort(x, num_targets=targets, eps=eps, backend="numba", solver=sinksort.Newton(tolerance=1e-4))
+    answer = sinksort.soft_sort(x, num_targets=targets, eps=eps)  # in double precision
+    assert sinksort.last_backend() == "numba"
+    reference = sinksort.soft_sort(x, num_targets=targets, eps=eps, backend="torch")
+    torch.testing.assert_close(answer, reference, rtol=1e-6, atol=1e-6)
     sinksort.soft_sort(x, num_targets=targets, eps=float(least))
     assert sinksort.last_backend() == "numba"
 
@@ -95,7 +97,7 @@ def test_auto_takes_kernels_and_says_so():
     sinksort.soft_rank(rows(4, 20))
     assert sinksort.last_backend() == "numba"
     sinksort.soft_rank(rows(4, 20).double())
-    assert sinksort.last_backend() == "torch"
+    assert sinksort.last_backend() == "numba"
     sinksort.soft_rank(rows(4, 20), backend="torch")
     assert sinksort.last_backend() == "torch"
 
@@ -112,7 +114,7 @@ def test_auto_takes_kernels_and_says_so():
     ],
 )
 def test_what_kernels_cannot_do_is_an_error_by_name_and_the_reference_for_auto(options, reason):
-    x = rows(2, 6)
+    x, options = rows(2, 6), {"num_targets": 3000, **options}  # more than the kernels in double precision take
     with pytest.raises(ValueError, match=r"backend='numba' cannot answer this call: its kernels") as caught:
         sinksort.soft_rank(x, backend="numba", **options)
     assert reason in str(caught.value)
@@ -121,9 +123,26 @@ def test_what_kernels_cannot_do_is_an_error_by_name_and_the_reference_for_auto(o
     assert sinksort.last_backend() == "torch"
 
 
-def test_float64_and_unknown_backends_are_refused():
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"cost": 1},
+        {"squash": torch.sigmoid},
+        {"eps": torch.tensor(0.1)},
+        {"weights": torch.ones(6, requires_grad=True)},
+        {"num_targets": 300, "eps": 1e-6},
+    ],
+)
+def test_what_single_precision_cannot_do_double_precision_can(options):
+    x = rows(2, 6)
+    answer = sinksort.soft_rank(x, backend="numba", **options)
+    assert sinksort.last_backend() == "numba"
+    torch.testing.assert_close(answer, sinksort.soft_rank(x, backend="torch", **options), rtol=0, atol=1e-5)
+
+
+def test_unknown_backends_and_float64_of_long_rows_are_refused():
     with pytest.raises(ValueError, match=r"single precision, and x is torch\.float64"):
-        sinksort.soft_rank(rows(2, 6).double(), backend="numba")
+        sinksort.soft_rank(rows(2, 3000).double(), backend="numba")
     with pytest.raises(ValueError, match="backend must be one of 'auto', 'torch', 'triton', 'numba', got 'cuda'"):
         sinksort.soft_rank(rows(2, 6), backend="cuda")
 
@@ -288,7 +307,7 @@ def operations(call):
 def test_a_second_call_brings_no_levels_from_the_host(q):
     """A CUDA graph cannot record a copy of numbers from the host: a tensor that is made of them."""
     x = rows(2, 37).double()
-    first, second = (operations(lambda: sinksort.soft_quantile(x, q)) for _ in range(2))
+    first, second = (operations(lambda: sinksort.soft_quantile(x, q, backend="torch")) for _ in range(2))
     assert "aten::lift_fresh" in first
     assert "aten::lift_fresh" not in second
 

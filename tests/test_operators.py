@@ -368,6 +368,6 @@ def test_several_read_outs_share_one_solve(monkeypatch: pytest.MonkeyPatch) -> N
         return solve(self, M, *others)
 
     monkeypatch.setattr(sinksort.Newton, "solve", spy)
-    plan = sinksort.transport(torch.tensor([3.0, 1.0, 2.0]))
+    plan = sinksort.transport(torch.tensor([3.0, 1.0, 2.0]), solver=sinksort.Newton(tolerance=1e-9))  # by torch
     plan.ranks(), plan.sorted(), plan.matrix(), plan.permutation(), plan.potentials
     assert len(solved) == 1

@@ -6,11 +6,13 @@ import torch
 from torch import Tensor
 
 from .costs import Cost, Power, resolve_cost
+from .exact_plan import exact_plan, fits
 from .grid import Grid
+from .kernels.choice import settle
 from .modes import hidden
 from .places import WORTH_A_GRID, Placed, Places, worth
 from .plan import Plan, solve
-from .problem import as_rows, entropy, existing, like_rows, pose, rows_by_count, target_rows, wide_dtype
+from .problem import Problem, as_rows, entropy, existing, like_rows, pose, rows_by_count, target_rows, wide_dtype
 from .refine import Refinement, accepted_error, first_sizes
 from .smooth import Part, SmoothPlan
 from .solvers import Newton, Solver
@@ -18,6 +20,9 @@ from .solvers._common import host_may_look
 from .squash import INCREASING_MAPS, Squash
 from .streamed import Streamed
 
+#: Entries up to which kernels take less time than a small problem in torch (rows of 400 and 1,000 values: 0.4 to 1.0 of
+#: it, ranks at eps = 1e-3 a fifteenth), and the eps up to which they do for longer rows.
+_SMALL, _SHARP = 1 << 20, 5e-3
 _LARGE = 1 << 22  #: entries from which a plan is a small problem or a band, whatever eps is
 
 
@@ -36,9 +41,12 @@ def plan_for(
     cost: Cost,
     squash: Squash,
     solver: Solver,
+    backend: str = "auto",
 ) -> Plan | SmoothPlan:
     """The plan of the rows of x, for an operator that ``reads`` "ranks" or "averages"."""
-    if _worth_it(x, dim, mask, targets, target_weights, num_targets, eps, cost, solver, reads):
+    exactly = backend != "torch" and _exactly(x, dim, targets, target_weights, num_targets, eps, solver)
+    if not exactly and _worth_it(x, dim, mask, targets, target_weights, num_targets, eps, cost, solver, reads):
+        settle("torch", backend)
         return smooth_plan(
             x,
             dim=dim,
@@ -66,7 +74,36 @@ def plan_for(
         cost=cost,
         squash=squash,
     )
-    return solve(problem, solver)
+    return dense_plan(problem, solver, backend)
+
+
+def dense_plan(problem: Problem, solver: Solver, backend: str = "auto") -> Plan:
+    """The plan of all values and all targets: by kernels where they can, by torch everywhere else."""
+    plan = exact_plan(problem, solver) if backend in ("auto", "numba", "rejected") else None
+    settle("torch" if plan is None else "numba", backend)
+    return plan or solve(problem, solver)
+
+
+def _exactly(
+    x: Tensor,
+    dim: int,
+    targets: Tensor | None,
+    target_weights: Tensor | None,
+    num_targets: int | None,
+    eps: float | Tensor,
+    solver: Solver,
+) -> bool:
+    """Whether a plan by kernels costs less than a small problem in torch."""
+    n = as_rows(x, dim).shape[-1]
+    given = targets if targets is not None else target_weights
+    m = num_targets if num_targets is not None else (given.shape[-1] if isinstance(given, Tensor) and given.ndim else n)
+    if not isinstance(m, int) or not fits(n, m, x, solver):
+        return False
+    if n * m <= _SMALL:
+        return True
+    if isinstance(eps, Tensor):
+        return eps.numel() > 0 and float(eps.detach().max()) <= _SHARP
+    return isinstance(eps, (int, float)) and eps <= _SHARP
 
 
 def smooth_plan(

@@ -53,6 +53,11 @@ def ordinary() -> bool:
     )
 
 
+def eager() -> bool:
+    """Whether tensors hold values that may be looked at, and derivatives are those of reverse mode."""
+    return not tracing() and forward_ad._current_level < 0
+
+
 def tracing() -> bool:
     """Whether values are not there to be looked at, or must not be."""
     return (

@@ -199,9 +199,9 @@ def solve(problem: Problem, solver: Solver, warn: bool = True) -> Plan:
     if not isinstance(solver, (Newton, Sinkhorn)):
         raise TypeError(f"solver must be sinksort.Newton(...) or sinksort.Sinkhorn(...), got {type(solver).__name__}.")
     fixed_a, fixed_b = p.a.detach(), p.b.detach()
-    masses = fixed_a if p.hats is None else p.hats
-    start = f0, g0 = staircase_potentials(p.cost.detach(), masses, fixed_b, p.eps.detach(), p.by_columns)
-    reduced = (p.cost - f0.unsqueeze(-1) - g0.unsqueeze(-2)) / p.eps
+    cost, masses = p.cost, fixed_a if p.hats is None else p.hats
+    start = f0, g0 = staircase_potentials(cost.detach(), masses, fixed_b, p.eps.detach(), p.by_columns)
+    reduced = (cost - f0.unsqueeze(-1) - g0.unsqueeze(-2)) / p.eps
     M = without_subnormals(reduced)
     if isinstance(solver, Newton):
         found = solver.solve(M.detach(), fixed_a, fixed_b, p.hats, p.by_columns, warn)

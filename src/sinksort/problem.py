@@ -10,7 +10,7 @@ can be read off the cumulative weights. ``Problem.unsort`` puts an answer back i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from ._checks import require_floating, require_increasing, require_non_negative, values_readable
-from .costs import Cost, resolve_cost
+from .costs import Cost, Huber, Power, resolve_cost
+from .modes import ordinary
 from .squash import Squash, normalize
 
 _GOOD_EPS = "1e-2 is a good start, 1e-3 is closer to a hard sort."
@@ -32,7 +33,7 @@ class Problem:
     a: Tensor  #: (..., n) their weights, rows sum to 1
     y: Tensor  #: (..., m) increasing targets
     b: Tensor  #: (..., m) their weights, rows sum to 1
-    cost: Tensor  #: (..., n, m) h(y_j - x~_i)
+    costs: Tensor | None  #: (..., n, m) h(y_j - x~_i), or None if ``cost`` makes them of x_tilde when they are wanted
     eps: Tensor  #: (..., 1, 1)
     count: Tensor  #: (..., 1) how many values the row has: n, or the number that ``mask`` keeps
     dtype: torch.dtype  #: of the input, and of every answer
@@ -46,10 +47,25 @@ class Problem:
     dim: int = -1
     hats: Tensor | None = None  #: (..., n) if ``a`` was moved to a grid, and some of it is negative: roughly, but not
 
+    x_tilde: Tensor | None = None  #: (..., n) squashed values, in sorted order
+    h: Callable[[Tensor], Tensor] | None = None  #: the cost as a function
+    regular: bool = False  #: whether the targets are the default grid, all of them there and of equal weight
+    tracked: bool = True  #: whether autograd watched when the problem was posed
+
+    @property
+    def cost(self) -> Tensor:
+        """(..., n, m) h(y_j - x~_i). Fast kernels never ask for it."""
+        if self.costs is not None:
+            return self.costs
+        assert self.x_tilde is not None  # noqa: S101 - one of the two is always there
+        assert self.h is not None  # noqa: S101
+        with torch.set_grad_enabled(self.tracked):
+            return self.h(self.y.unsqueeze(-2) - self.x_tilde.unsqueeze(-1))
+
     @property
     def by_columns(self) -> bool:
         """Which side the linear algebra is done on: the smaller one, and never that of negative masses."""
-        return self.hats is not None or self.cost.shape[-2] >= self.cost.shape[-1]
+        return self.hats is not None or self.x.shape[-1] >= self.y.shape[-1]
 
     def unsort(self, t: Tensor) -> Tensor:
         """(..., n) in sorted order -> the order of x."""
@@ -208,20 +224,22 @@ def pose(
     x_tilde, order = x_tilde.sort(dim=-1)
     a = a.gather(-1, order)
     b = met_exactly(b, a, 0.0 if target_weights is None else rounding_of(weights, target_weights))
-    u = y.unsqueeze(-2) - x_tilde.unsqueeze(-1)
-    moved = resolve_cost(cost)(u)
-    if not isinstance(moved, Tensor) or moved.shape != u.shape:
-        came = tuple(moved.shape) if isinstance(moved, Tensor) else type(moved).__name__
-        raise ValueError(
-            f"cost must map a tensor to a tensor of the same shape, {tuple(u.shape)}, but it returned {came}; "
-            "write it elementwise, for instance lambda u: u.square()."
-        )
+    h, moved = resolve_cost(cost), None
+    if not (type(h) in (Power, Huber) and ordinary()):  # what a callable raises, it raises here
+        u = y.unsqueeze(-2) - x_tilde.unsqueeze(-1)
+        moved = h(u)
+        if not isinstance(moved, Tensor) or moved.shape != u.shape:
+            came = tuple(moved.shape) if isinstance(moved, Tensor) else type(moved).__name__
+            raise ValueError(
+                f"cost must map a tensor to a tensor of the same shape, {tuple(u.shape)}, but it returned {came}; "
+                "write it elementwise, for instance lambda u: u.square()."
+            )
     return Problem(
         x=values.gather(-1, order),
         a=a,
         y=y,
         b=b,
-        cost=moved,
+        costs=moved,
         eps=entropy(eps, batch, x.device, wide),
         count=count,
         inverse=order.argsort(dim=-1),
@@ -233,6 +251,10 @@ def pose(
         descending=descending,
         dim=dim,
         dtype=x.dtype,
+        x_tilde=x_tilde,
+        h=h,
+        regular=targets is None and target_weights is None and not padded_targets,
+        tracked=torch.is_grad_enabled(),
     )
 
 

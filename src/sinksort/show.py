@@ -29,7 +29,8 @@ _ARROWS_UP_TO = 30  # values or targets, in a small picture; more are drawn as a
 def facts(plan: Plan) -> dict[str, str]:
     """What a plan is and how well it was solved, in words. Values are not looked at where they are not there yet."""
     p = plan.problem
-    *batch, n, m = p.cost.shape
+    *batch, n = p.x.shape
+    m = p.y.shape[-1]
     size = {"values": f"{n:,}", "targets": f"{m:,}"}
     if batch:
         size = {"rows": " x ".join(f"{k:,}" for k in batch), **{f"{name} a row": many for name, many in size.items()}}

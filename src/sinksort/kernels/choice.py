@@ -8,14 +8,14 @@ import importlib.util
 import logging
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
 from ..costs import Cost
-from ..modes import forward_mode_on, tracing
+from ..modes import eager, forward_mode_on, tracing
 from ..solvers import Newton, Solver
 from ..squash import INCREASING_MAPS, Squash
 from .asks import Ask, Kernels, LateKernels, ShortKernels
@@ -42,6 +42,7 @@ _SINGLE = (torch.float32, torch.float16, torch.bfloat16)
 
 _log = logging.getLogger("sinksort")
 _said: set[str] = set()  #: reasons that have been logged
+_reason: ContextVar[str] = ContextVar("sinksort_reason", default="its kernels do not take it")
 last_used: ContextVar[str] = ContextVar("sinksort_last_backend", default="torch")
 
 
@@ -209,10 +210,28 @@ def remember(name: str) -> None:
 
 
 def _refused(reason: str | None, backend: str) -> bool:
-    """A reason sends ``auto`` to the reference, and is an error for who asked by name."""
+    """A reason sends ``auto`` to the reference, and is an error for who asked by name.
+
+    Who asked for Numba may still have the exact family: the reason is kept for ``settle``.
+    """
     if reason is not None and backend != "auto":
-        raise ValueError(f"backend={backend!r} cannot answer this call: {reason}; backend='auto' chooses one that can.")
+        if backend == "numba" and _MISSING["numba"] is None and eager():
+            _reason.set(reason)
+        else:
+            _complain(reason, backend)
     return reason is not None
+
+
+def _complain(reason: str, backend: str) -> NoReturn:
+    raise ValueError(f"backend={backend!r} cannot answer this call: {reason}; backend='auto' chooses one that can.")
+
+
+def settle(used: str, backend: str) -> None:
+    """Remember who makes a plan, after the fast kernels did not; an error for who asked for another by name."""
+    if backend == "numba" and used != "numba":
+        _complain(_reason.get(), backend)
+    if backend in BACKENDS:  # not for rows that a kernel rejected, or for gradients: that operator has said its backend
+        remember(used)
 
 
 def refuse(reason: str, backend: str) -> None:

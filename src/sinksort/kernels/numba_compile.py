@@ -28,9 +28,14 @@ _log = logging.getLogger("sinksort")
 _KEPT: list[str] = []  #: where compiled kernels are
 _TRIED = [(0, minor) for minor in range(60, 69)]  #: versions of Numba whose insides ``numba_parts`` knows
 
-_SOURCES = hashlib.sha256(
-    b"".join(f.read_bytes() for f in sorted(Path(__file__).parent.glob("numba_*.py")))
-).hexdigest()
+_HERE = Path(__file__).parent
+
+
+@functools.cache
+def _sources(folder: Path) -> str:
+    """What compiled functions of a folder may contain: the files here, and those beside them."""
+    files = sorted(_HERE.glob("numba_*.py")) + ([] if folder == _HERE else sorted(folder.glob("*.py")))
+    return hashlib.sha256(b"".join(f.read_bytes() for f in files)).hexdigest()
 
 
 @functools.cache
@@ -81,7 +86,7 @@ def compiled(*may: str, counts: bool = True) -> Callable[[_F], _F]:
         kernel: Any = njit(pipeline_class=_WHOLE, **options)(function)
         if not hasattr(kernel, "py_func"):  # Numba was told to compile nothing
             return function
-        kernel._cache = kept = KernelCache(function, _SOURCES)
+        kernel._cache = kept = KernelCache(function, _sources(Path(function.__code__.co_filename).parent))
         _KEPT[:] = [kept.cache_path] if kept.cache_path else []
         if _PART is not None:
             give_part(kernel, _PART, options)

@@ -17,14 +17,15 @@ from ..problem import entropy_number, existing, like_rows, target_rows
 from ..solvers._common import host_may_look
 from ..squash import Squash
 from .asks import Ask
-from .choice import FEW_TARGETS, able, kernels_named, of_two, refuse, too_sharp
+from .choice import FEW_TARGETS, able, kernels_named, of_two, refuse, sharp, too_sharp
 from .posed import Posed
 from .tables import MOST_TARGETS, Targets, default_targets
 
 #: Weight relative to the largest of its row: what is lighter is lost in what kernels of the CPU take for balanced.
 _LIGHT = 1e-5
-_FINE = 1e-3  #: least eps of weighted rows on a GPU; targets that are not the default ones want more
-_TINY = 1e-5  #: the same of all rows, but for masks
+_FINE, _FINE_LOGS = 1e-3, 5e-3  #: least eps of weighted rows, and of logarithms of plans with weights
+_SMALL, _TINY = 1e-4, 1e-5  #: the same of all rows but those of masks, on the CPU and on a GPU
+_EXACT = 2048  #: values, and targets, of the exact family
 
 
 def _itself(t: Tensor) -> Tensor:
@@ -80,13 +81,18 @@ def pulled(
     squash: Squash,
     name: str,
     backend: str,
-    sharp: bool = False,
+    selecting: bool = False,
+    uneven: bool = False,
 ) -> Posed | None:
-    """``sharp``: whether answers may change within eps, and not only within its square root as ranks do."""
+    """``selecting``: whether answers may change within eps, and not only within its square root as ranks do."""
     ask, kept = ask_of(x, rows, dim, weights, mask, at, eps, squash)
-    if ask is None or (sharp and too_sharp(name, ask, backend)) or too_uneven(name, ask, weights is not None, backend):
+    if (
+        ask is None
+        or (selecting and too_sharp(name, ask, backend))
+        or too_uneven(name, ask, weights is not None, backend)
+    ):
         return None
-    if too_fine(name, ask, backend, "pull", sharp):
+    if too_fine(name, ask, backend, "pull", uneven, selecting):
         return None
     if not able(name, ask, backend):
         return None
@@ -110,12 +116,13 @@ def pushed(
     shaped: Callable[[Tensor], Tensor],
     weightless: bool = False,
     selecting: bool = False,
+    uneven: bool = False,
 ) -> Posed | None:
     """``weightless``: whether some of the targets may weigh nothing, and all of them are read."""
     ask, _ = ask_of(x, rows, dim, weights, mask, at, eps, squash)
     if ask is None or too_sharp(name, ask, backend) or too_uneven(name, ask, weights is not None, backend):
         return None
-    if too_fine(name, ask, backend, "push", selecting):
+    if too_fine(name, ask, backend, "push", uneven, selecting):
         return None
     if weightless and has_weightless(at.b) and not kernels_named(name, ask).weightless(ask):
         refuse("its kernels have no gradient for what lands on a target without weight, and there is one", backend)
@@ -145,20 +152,27 @@ def _has_light(weights: Tensor) -> bool:
     return bool(((weights > 0) & (weights < _LIGHT * weights.amax(-1, keepdim=True))).any())
 
 
-def too_fine(name: str, ask: Ask, backend: str, read: str, selecting: bool = False) -> bool:
-    """Whether kernels of a GPU would lose digits of this call that the reference keeps.
+def too_fine(name: str, ask: Ask, backend: str, read: str, uneven: bool, selecting: bool) -> bool:
+    """Whether kernels in single precision would lose digits of this call that another implementation keeps.
 
-    They round weights to single precision, which uneven targets and small eps bring to light. ``selecting``: whether
-    targets are those of a mask or a quantile. Who asks for kernels by name gets them.
+    They round weights, which uneven targets and small eps bring to light. On the CPU the exact family answers such
+    calls, on a GPU the reference does. Who asks for kernels by name gets them.
+
+    uneven     whether the caller gave targets or their weights
+    selecting  whether targets are those of a mask or a quantile
     """
-    if name != "triton" or backend != "auto" or isinstance(ask.eps, Tensor):
-        return False
-    weighted, uneven, K = ask.a is not None, ask.b.dtype == torch.float64 and not selecting, ask.y.shape[-1]
+    if backend != "auto" or isinstance(ask.eps, Tensor) or (selecting and of_two(ask)):
+        return name == "triton" and backend == "auto" and ask.a is not None and sharp(ask, _FINE)
+    weighted, K, eps = ask.a is not None, ask.y.shape[-1], ask.eps
     if read == "logs":
-        return (weighted or uneven) and ask.eps <= _FINE
-    ranks_of_few = read == "pull" and not selecting and ask.m is None and 3 <= K <= FEW_TARGETS
-    tiny = ask.eps < _TINY and not of_two(ask)
-    return tiny or ranks_of_few or (weighted and ask.eps < _FINE) or (uneven and ask.eps <= _FINE)
+        return (weighted or uneven) and eps < _FINE_LOGS
+    if name == "triton":
+        ranks_of_few = read == "pull" and ask.m is None and 3 <= K <= FEW_TARGETS
+        return eps < _TINY or ranks_of_few or (weighted and eps < _FINE) or (uneven and eps <= _FINE)
+    if max(ask.x.shape[-1], ask.m or K) > _EXACT:
+        return False
+    rounded = weighted or (uneven and read == "pull")
+    return eps < _SMALL or (rounded and eps < _FINE) or (weighted and selecting)
 
 
 def has_weightless(b: Tensor) -> bool:

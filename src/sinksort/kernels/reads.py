@@ -59,7 +59,8 @@ def ranks(
         if several is None:
             return None
         at = several
-    return pulled(x, rows, dim, weights, mask, at, eps, squash, name, backend)
+    uneven = targets is not None or target_weights is not None
+    return pulled(x, rows, dim, weights, mask, at, eps, squash, name, backend, uneven=uneven)
 
 
 @answered
@@ -97,7 +98,8 @@ def sorts(
         return back((out.flip(-1) if descending else out).to(dtype))
 
     weightless = weightless and target_weights is not None
-    return pushed(x, rows, dim, weights, mask, at, eps, squash, name, backend, flattener(x, dim), shaped, weightless)
+    uneven, flat = targets is not None or target_weights is not None, flattener(x, dim)
+    return pushed(x, rows, dim, weights, mask, at, eps, squash, name, backend, flat, shaped, weightless, uneven=uneven)
 
 
 @answered
@@ -128,7 +130,7 @@ def memberships(
         of_all = share(x, k, dim, mask).reshape(-1, 1).double()
         b = torch.cat([1.0 - of_all, of_all] if largest else [of_all, 1.0 - of_all], dim=-1)
         at = Targets(ends.y, b, ends.phi)
-    return pulled(x, rows, dim, weights, mask, at, eps, squash, name, backend, sharp=True)
+    return pulled(x, rows, dim, weights, mask, at, eps, squash, name, backend, selecting=True)
 
 
 @answered
@@ -272,7 +274,11 @@ def _log_shares(
         )
         return None
     ask, kept = ask_of(x, rows, dim, weights, mask, at, eps, squash)
-    if ask is None or too_fine(name, ask, backend, "logs") or not able_of_logs(name, ask, backend):
+    if (
+        ask is None
+        or too_fine(name, ask, backend, "logs", targets is not None or target_weights is not None, False)
+        or not able_of_logs(name, ask, backend)
+    ):
         return None
     shape = rows.shape
     posed = Posed("logs", name, ask, None, flattener(x, dim), lambda out: out.reshape(*shape, -1))

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 
 from ..choose import plan_for
+from ..costs import Power
+from ..exact_plan import exact_plan
 from ..plan import Plan, solve
 from ..problem import Problem, met_exactly, rounding_of
 from ..solvers import Newton
@@ -27,6 +29,7 @@ def pulled(ask: Ask, phi: Tensor) -> Tensor:
         cost=2,
         squash=ask.squash,
         solver=Newton(),
+        backend="rejected",
     ).ranks()
     # phi is affine in y, and so in the rank n ((m - 1) y + 1) / m.
     slope = (phi[:, -1:] - phi[:, :1]) / (ask.y[:, -1:] - ask.y[:, :1])
@@ -70,7 +73,7 @@ def _plan(ask: Ask) -> Plan:
         a=a,
         y=y,
         b=b,
-        cost=(y.unsqueeze(-2) - x_tilde.unsqueeze(-1)).square(),
+        costs=None,
         eps=eps.double().reshape(-1, 1, 1).expand(R, 1, 1),
         count=torch.full_like(values[:, :1], float(n)).detach(),
         dtype=torch.float64,
@@ -78,5 +81,8 @@ def _plan(ask: Ask) -> Plan:
         order=order,
         weighted=ask.a is not None,
         weighted_targets=ask.m is None,
+        x_tilde=x_tilde,
+        h=Power(2),
+        tracked=torch.is_grad_enabled(),
     )
-    return solve(problem, Newton())
+    return exact_plan(problem, Newton()) or solve(problem, Newton())

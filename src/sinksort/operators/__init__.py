@@ -20,8 +20,8 @@ All of them take the same options:
                     told when it cannot: ``"torch"`` (the reference), ``"triton"`` (CUDA), ``"numba"`` (CPU)
 ==================  ====================================================================================================
 
-The reference computes in float64, whatever dtype comes and goes; kernels answer single and half precision in single
-precision, ranks to 1e-5 n. Autocast is switched off.
+The reference computes in float64, whatever dtype comes and goes; fast kernels answer single and half precision in
+single precision, ranks to 1e-5 n; other kernels on the CPU answer in double precision. Autocast is switched off.
 """
 
 from .selecting import TopK, soft_median, soft_quantile, soft_topk, soft_topk_mask

@@ -14,6 +14,7 @@ from ..costs import Cost
 from ..kernels import reads
 from ..modes import remembered, tracing
 from ..problem import as_rows, existing, like_batch, like_rows, wide_dtype
+from ..smooth import SmoothPlan
 from ..solvers import Solver
 from ..squash import Squash
 from .sorting import DEFAULT_SOLVER, full_precision, soft_sort
@@ -75,6 +76,7 @@ def soft_quantile(
             cost=cost,
             squash=squash,
             solver=solver,
+            backend=backend,
         ).sorted()[..., 1]
         quantiles = quantiles.squeeze(0) if one else quantiles
     if kept is not None:
@@ -210,8 +212,12 @@ def soft_topk_mask(
         cost=cost,
         squash=squash,
         solver=solver,
+        backend=backend,
     )
     membership = plan.pull(torch.tensor([1.0, 0.0], dtype=count.dtype, device=x.device))
+    if isinstance(plan, SmoothPlan):  # few nodes do not resolve a target that weighs nothing
+        membership = torch.where(share <= 0.0, 0.0, torch.where(share >= 1.0, 1.0, membership))
+        membership = membership if kept is None else torch.where(kept, membership, 0.0)
     return membership.movedim(-1, dim)
 
 

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from .._checks import require_floating
-from ..choose import plan_for, smooth_plan
+from ..choose import dense_plan, plan_for, smooth_plan
 from ..costs import Cost
 from ..kernels import padded, reads
 from ..modes import whole
-from ..plan import Plan, solve
+from ..plan import Plan
 from ..problem import as_rows, pose
 from ..smooth import SmoothPlan
 from ..solvers import Newton, Solver
@@ -79,7 +79,7 @@ def transport(
         cost=cost,
         squash=squash,
     )
-    return solve(problem, solver)
+    return dense_plan(problem, solver)
 
 
 @full_precision
@@ -175,6 +175,7 @@ def soft_rank(
         cost=cost,
         squash=squash,
         solver=solver,
+        backend=backend,
     ).ranks()
 
 
@@ -226,6 +227,7 @@ def soft_sort(
         cost=cost,
         squash=squash,
         solver=solver,
+        backend=backend,
     ).sorted()
 
 
@@ -261,7 +263,7 @@ def soft_permutation(
     )
     if fused is not None:
         return fused
-    return transport(
+    problem = pose(
         x,
         dim=dim,
         descending=descending,
@@ -273,8 +275,8 @@ def soft_permutation(
         eps=eps,
         cost=cost,
         squash=squash,
-        solver=solver,
-    ).permutation()
+    )
+    return dense_plan(problem, solver, backend).permutation()
 
 
 @full_precision

@@ -1,0 +1,1 @@
+"""Kernels for the CPU, in one folder for each family."""

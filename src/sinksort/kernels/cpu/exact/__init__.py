@@ -1,0 +1,19 @@
+"""The general family: any row, in double precision, on the CPU.
+
+What     ``solve`` finds the potentials of a row; ``read`` averages a payload under the plan that they give. Both have
+         their gradient in every argument, and ordinary autograd around them does everything else.
+When     float64, a cost other than 2, learned weights or eps, a squash of your own, payloads, ``transport``: calls of
+         at most 2,048 values and targets a row that the fast families do not take. See ``exact_plan.py``.
+Why      The torch reference takes several times as long. Measurements stand in ``exact_plan.py``.
+Keeps    Potentials of values and targets in float64, nothing else: the backward pass computes the plan again.
+
+    costs.py      the cost of pairs, and its slope
+    lines.py      one line of the plan: exponents, where they matter, exponentials
+    start.py      the potentials of the hard sort, with what entropy does at each boundary between two targets
+    laplacian.py  Newton's matrix: edges between targets, eliminated without subtractions
+    newton.py     Newton's method on the potentials of the targets
+    solve.py      a row solved, and the gradient of its potentials
+    read.py       averages and shares, and their gradients
+    nodes.py      a few nodes in place of many equal targets, for the squared cost
+    autograd.py   the two operations as functions of torch
+"""
