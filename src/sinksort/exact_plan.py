@@ -19,7 +19,7 @@ from torch import Tensor
 
 from .gradients import attach
 from .modes import PLAIN, eager
-from .plan import Plan
+from .plan import Plan, pivot_of
 from .problem import Problem
 from .semidual import without_subnormals
 from .solvers import Newton, Solver
@@ -203,8 +203,9 @@ class ExactPlan(Plan):
             finite = payload.isfinite()
             beyond = torch.where(finite, 0.0, payload).detach().sum(-2, keepdim=True)
             payload = torch.where(finite, payload, 0.0)
-        rows = payload.expand(*p.x.shape, d).reshape(-1, p.x.shape[-1], d).mT
-        average = _family().push(self.given, self.found.of_values, rows).reshape(*p.y.shape, d)
+        pivot = pivot_of(payload, p.a)
+        rows = (payload - pivot).expand(*p.x.shape, d).reshape(-1, p.x.shape[-1], d).mT
+        average = pivot + _family().push(self.given, self.found.of_values, rows).reshape(*p.y.shape, d)
         return self._finish_targets(average if beyond is None else torch.where(beyond == 0, average, beyond)).to(
             p.dtype
         )

@@ -173,7 +173,8 @@ class Plan:
         # An average with a share of +inf is +inf, whatever else happens to x: it has no gradient.
         finite = payload.isfinite()
         beyond = torch.where(finite, 0.0, payload).detach().sum(-2, keepdim=True)
-        average = shares.mT @ torch.where(finite, payload, 0.0)
+        pivot = pivot_of(torch.where(finite, payload, 0.0), p.a)
+        average = pivot + shares.mT @ (torch.where(finite, payload, 0.0) - pivot)
         return self._finish_targets(torch.where(beyond == 0, average, beyond)).to(p.dtype)
 
     def _in_order_of_x(self, t: Tensor) -> Tensor:
@@ -191,6 +192,12 @@ class Plan:
             from_the_top = (live - 1 - at).clamp(min=0).unsqueeze(-1)
             t = t.gather(-2, from_the_top.expand(t.shape))
         return torch.where((at < live).unsqueeze(-1), t, 0.0)
+
+
+def pivot_of(payload: Tensor, a: Tensor) -> Tensor:
+    """A constant to average from, (..., 1, d): the largest number with weight. Equal numbers then come out as such."""
+    there = (a > 0).unsqueeze(-1)
+    return torch.where(there, payload, -torch.inf).detach().amax(-2, keepdim=True).nan_to_num(0.0, 0.0, 0.0)
 
 
 def solve(problem: Problem, solver: Solver, warn: bool = True) -> Plan:

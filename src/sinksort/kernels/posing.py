@@ -166,13 +166,13 @@ def too_fine(name: str, ask: Ask, backend: str, read: str, uneven: bool, selecti
     weighted, K, eps = ask.a is not None, ask.y.shape[-1], ask.eps
     if read == "logs":
         return (weighted or uneven) and eps < _FINE_LOGS
+    ranks_of_few = read == "pull" and ask.m is None and (3 if name == "triton" else 2) <= K <= FEW_TARGETS
     if name == "triton":
-        ranks_of_few = read == "pull" and ask.m is None and 3 <= K <= FEW_TARGETS
         return eps < _TINY or ranks_of_few or (weighted and eps < _FINE) or (uneven and eps <= _FINE)
     if max(ask.x.shape[-1], ask.m or K) > _EXACT:
         return False
     rounded = weighted or (uneven and read == "pull")
-    return eps < _SMALL or (rounded and eps < _FINE) or (weighted and selecting)
+    return eps < _SMALL or (rounded and (eps < _FINE or ranks_of_few)) or (weighted and selecting)
 
 
 def has_weightless(b: Tensor) -> bool:
