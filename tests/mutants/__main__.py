@@ -1,7 +1,7 @@
-"""``python -m tests.mutants --map`` once (half an hour), then ``python -m tests.mutants --count 100``: see ``--help``.
+"""``python -m tests.mutants --map`` once (20 minutes), then ``python -m tests.mutants --count 100``.
 
-Each change is made in a copy of the tree. Its tests run until one fails. Results are kept one by one, and what is there
-is not run again. Kernels of Numba that the change does not touch are taken from the copy's cache.
+Each change is made in a copy of the tree, and the tests that reach it run there until one fails. Results are kept one
+by one, and a change that has a result is not tried again. Kernels of Numba without the change are not compiled again.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ from .tests_of import Unit, tests_of, units, users
 
 ROOT = Path(__file__).parent.parent.parent
 REASONS = Path(__file__).parent / "equivalent.json"  #: why changes that survive change nothing
-_PYTEST = [sys.executable, "-m", "pytest", "-n", "0", "-q", "-p", "no:cacheprovider", "-p", "tests.mutants.plugin"]
-_LEFT_OUT = ("paper", "cli", "explore", "docs", "plot", "benchmarks", "packaging")
+PYTEST = [sys.executable, "-m", "pytest", "-n", "0", "-q", "-p", "no:cacheprovider", "-p", "tests.mutants.plugin"]
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
+NOT_MAPPED = ("paper", "cli", "explore", "docs", "plot", "benchmarks", "packaging")
 
 
 class Workshop:
-    """A copy of the tree, the kernels compiled for it, what each test reaches, and the results."""
+    """A copy of the tree, the kernels compiled for it, and what each test reaches."""
 
     def __init__(self, folder: Path) -> None:
-        self.tree, self.kernels, self.reach = folder / "tree", folder / "numba", folder / "reach.jsonl"
-        self.folder, self.package = folder, folder / "tree/src/sinksort"
+        self.folder, self.tree, self.kernels = folder, folder / "tree", folder / "numba"
+        self.package, self.reach = self.tree / "src/sinksort", folder / "reach.jsonl"
         for name in _git("ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0"):
             if name and (ROOT / name).is_file():
                 (self.tree / name).parent.mkdir(parents=True, exist_ok=True)
@@ -46,14 +47,14 @@ class Workshop:
         compiling.write_text(compiling.read_text().replace(").hexdigest()", f').hexdigest() and "{stamp}"'))
         self.units = units(self.package)
 
-    def run(self, kernels: Path, *arguments: str, limit: float | None = None, **variables: object) -> int | None:
+    def run(self, kernels: Path, tests: list[str], limit: float | None = None, **variables: object) -> int | None:
         """The exit status of pytest in the copy, or None where it took too long."""
-        threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
         own = {"PYTHONPATH": "src", "NUMBA_CACHE_DIR": str(kernels), "PYTHONDONTWRITEBYTECODE": "1"}
-        env = {**os.environ, **threads, **own, **{name: str(value) for name, value in variables.items()}}
+        env = os.environ | ONE_THREAD | own | {name: str(value) for name, value in variables.items()}
         with (self.folder / "log.txt").open("w") as log:
-            options: dict[str, Any] = {"cwd": self.tree, "env": env, "stdout": log, "stderr": log}
-            group = subprocess.Popen([*_PYTEST, *arguments], start_new_session=True, **options)
+            group = subprocess.Popen(
+                [*PYTEST, *tests], cwd=self.tree, env=env, stdout=log, stderr=log, start_new_session=True
+            )
             try:
                 return group.wait(limit)
             except subprocess.TimeoutExpired:
@@ -64,30 +65,30 @@ class Workshop:
 
     def map(self) -> None:
         self.reach.unlink(missing_ok=True)
-        tests = [path for path in sorted(self.tree.glob("tests/test_*.py")) if path.stem.split("_")[1] not in _LEFT_OUT]
-        tests.sort(key=lambda path: ("triton" in path.name, "sweep" in path.name))
-        names = [path.relative_to(self.tree).as_posix() for path in tests]
-        self.run(self.kernels, *names, "src", SINKSORT_TESTS=self.reach, SINKSORT_CALLS=1)
+        tests = [
+            path for path in sorted(self.tree.glob("tests/test_*.py")) if path.stem.split("_")[1] not in NOT_MAPPED
+        ]
+        names = [str(path.relative_to(self.tree)) for path in tests]
+        self.run(self.kernels, ["src", *names], SINKSORT_TESTS=self.reach, SINKSORT_CALLS=1)
 
     def try_change(self, change: Change, seconds: float, only: list[str]) -> dict[str, Any]:
         """The change is made, judged by its tests, and taken back."""
         levels = users(self.units, change.file, change.line)
         tests = only or tests_of(levels, self.reach)
-        path, began = self.package / change.file, time.time()
+        path, seen, began = self.package / change.file, self.folder / "seen.jsonl", time.time()
         text = path.read_text()
+        seen.write_text("")
         with tempfile.TemporaryDirectory(prefix="kernels-", dir=self.folder) as kernels:
             self._keep_unchanged(Path(kernels), levels)
-            watch = self.folder / "watch.jsonl"
-            watch.write_text("")
             try:
                 path.write_text(change.apply(text))
-                until = {"SINKSORT_TESTS": watch, "SINKSORT_UNTIL": began + seconds}
-                status = self.run(Path(kernels), "-x", *tests, limit=seconds + 200, **until)
+                until = {"SINKSORT_TESTS": seen, "SINKSORT_UNTIL": began + seconds}
+                status = self.run(Path(kernels), ["-x", *tests], limit=seconds + 200, **until) if tests else 0
             finally:
                 path.write_text(text)
-        said = [json.loads(line) for line in watch.read_text().splitlines()]
+        said = [json.loads(line) for line in seen.read_text().splitlines()]
         ran = [line for line in said if "test" in line]
-        facts = {"verdict": "survived" if tests else "no test", "by": "", "ran": len(ran), "tests": len(tests)}
+        facts = {"verdict": "survived", "by": "", "ran": len(ran), "tests": len(tests)}
         if failed := [line["test"] for line in ran if not line["passed"]]:
             facts |= {"verdict": "killed", "by": failed[0]}
         elif 2 * len(ran) < len(said):
@@ -113,13 +114,13 @@ def report(results: list[dict[str, Any]]) -> str:
     reasons = json.loads(REASONS.read_text()) if REASONS.exists() else {}
     counts = Counter(result["verdict"] for result in results)
     lines = ["| verdict | changes |", "|---|---|", *(f"| {word} | {number} |" for word, number in counts.most_common())]
-    lines += ["", "| number | change | verdict | why it changes nothing |", "|---|---|---|---|"]
+    lines += ["", "| number | change | why it changes nothing |", "|---|---|---|"]
     for result in sorted(results, key=lambda result: result["number"]):
-        if result["verdict"] in {"survived", "no test"}:
+        if result["verdict"] == "survived":
             where, *changed = result["diff"].replace("|", "\\|").splitlines()
             before, after = (f"`{line[1:].strip()}`" for line in changed)
             reason = reasons.get(f"{result['seed']} {result['number']}", "")
-            lines.append(f"| {result['number']} | {where}: {before} becomes {after} | {result['verdict']} | {reason} |")
+            lines.append(f"| {result['number']} | {where}: {before} becomes {after} | {reason} |")
     return "\n".join(lines)
 
 
@@ -142,14 +143,15 @@ def main() -> None:
         change = draw(shop.package, options.seed, options.mutant)
         print(change.diff((shop.package / change.file).read_text()), flush=True)
         print(shop.try_change(change, options.seconds, options.tests))
-    for number in range(options.count):
-        if all((result["seed"], result["number"]) != (options.seed, number) for result in results):
-            change = draw(shop.package, options.seed, number)
-            about = {"seed": options.seed, "number": number, "commit": _git("rev-parse", "--short", "HEAD").strip()}
-            results.append(about | shop.try_change(change, options.seconds, options.tests))
-            with kept.open("a") as file:
-                file.write(json.dumps(results[-1]) + "\n")
-            print(json.dumps(results[-1]), flush=True)
+    done = {(result["seed"], result["number"]) for result in results}
+    for number in (number for number in range(options.count) if (options.seed, number) not in done):
+        change = draw(shop.package, options.seed, number)
+        results.append(
+            {"seed": options.seed, "number": number} | shop.try_change(change, options.seconds, options.tests)
+        )
+        with kept.open("a") as file:
+            file.write(json.dumps(results[-1]) + "\n")
+        print(json.dumps(results[-1]), flush=True)
     if options.report:
         print(report([result for result in results if result["seed"] == options.seed]))
 

@@ -7,52 +7,46 @@ import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 #: What runs in other processes, or once in a process, and is tested there.
 UNSEEN = {"distributed/": "tests/test_distributed", "kernels/numba_c": "tests/test_kernels_cache",
           "kernels/triton_c": "tests/test_kernels_triton_cache", "modes.py": "tests/test_torch"}  # fmt: skip
-_LEVELS = 6
 
 
 class Unit(NamedTuple):
-    """A function, or a statement outside of functions: where it is, what it defines, what it mentions."""
+    """A function, or a statement outside of functions. Names are ``module.name``, or ``.name`` for a method."""
 
     file: str
     first: int
     last: int
     defines: frozenset[str]
-    mentions: frozenset[str]
+    uses: frozenset[str]
 
 
 def units(package: Path) -> list[Unit]:
-    found = []
-    for path in sorted(package.rglob("*.py")):
-        module, stem = ast.parse(path.read_text()).body, path.stem
-        functions = {node.name for node in module if isinstance(node, ast.FunctionDef)}
-        known = {name: f"{stem}.{name}" for name in functions.union(*map(_stored, module))}  # and what is imported
-        for node in module:
-            if isinstance(node, ast.ImportFrom):
-                source = (node.module or "").split(".")[-1]
-                known |= {a.asname or a.name: f"{source}.{a.name}" if source else a.name for a in node.names}
-            elif isinstance(node, ast.ClassDef):
-                known[node.name] = f"{stem}.{node.name}"
-        for node, owner in _statements(module):
-            decorators = getattr(node, "decorator_list", [])
-            own = {f"{stem}.{n.id}" for d in decorators for n in ast.walk(d) if getattr(n, "id", "") in functions}
-            if isinstance(node, ast.FunctionDef):
-                own |= (
-                    {f".{node.name}", *([f"{stem}.{owner}"] if "__" in node.name else [])}
-                    if owner
-                    else {known[node.name]}
-                )
-            elif not isinstance(node, ast.ClassDef):
-                own |= {f"{stem}.{name}" for name in _stored(node)}
-            first, last = min([node.lineno, *[d.lineno for d in decorators]]), node.end_lineno or 0
-            found.append(
-                Unit(path.relative_to(package).as_posix(), first, last, frozenset(own), _mentions(node, known))
-            )
-    return found
+    return [unit for path in sorted(package.rglob("*.py")) for unit in _of_file(path, str(path.relative_to(package)))]
+
+
+def _of_file(path: Path, file: str) -> Iterator[Unit]:
+    module, stem = ast.parse(path.read_text()).body, path.stem
+    known = {name: f"{stem}.{name}" for node in module for name in _names(node, ast.Store)}
+    for node in module:
+        if isinstance(node, ast.ImportFrom):
+            source = (node.module or "").split(".")[-1]
+            known |= {a.asname or a.name: f"{source}.{a.name}" if source else a.name for a in node.names}
+    for node, owner in _statements(module):
+        decorators = getattr(node, "decorator_list", [])
+        defines = {known.get(name, name) for name in _names(node, ast.Store)}
+        if owner and isinstance(node, ast.FunctionDef):  # who makes an object calls what has underscores
+            defines = {f".{node.name}"} if node.name[:2] != "__" else {f"{stem}.{owner}"}
+        defines |= {f"{stem}.{name}" for d in decorators for name in _names(d, ast.Load)}
+        dotted = [n for n in ast.walk(node) if isinstance(n, ast.Attribute)]
+        uses = {known[name] for name in _names(node, ast.Load) - _locals(node) if name in known}
+        uses |= {f"{known.get(n.value.id, n.value.id)}.{n.attr}" for n in dotted if isinstance(n.value, ast.Name)}
+        uses |= {f".{n.attr}" for n in dotted}
+        first = min([node.lineno, *[d.lineno for d in decorators]])
+        yield Unit(file, first, node.end_lineno or first, frozenset(defines), frozenset(uses))
 
 
 def _statements(body: list[ast.stmt], owner: str = "") -> Iterator[tuple[ast.stmt, str]]:
@@ -64,35 +58,26 @@ def _statements(body: list[ast.stmt], owner: str = "") -> Iterator[tuple[ast.stm
             yield node, owner
 
 
-def _stored(node: ast.AST) -> set[str]:
-    """Names that a statement gives to something, those of functions and their insides left out."""
-    if isinstance(node, ast.FunctionDef | ast.ClassDef):
-        return set()
-    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+def _names(node: ast.AST, context: type[ast.expr_context]) -> set[str]:
+    """Names that are read, or that are given to something outside of functions."""
+    if context is ast.Store and isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return {node.name}
+    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, context)}
 
 
-def _mentions(node: ast.AST, known: dict[str, str]) -> frozenset[str]:
-    """What is used: ``module.name``, or ``.name`` for a method of whatever it may be."""
-    local = {n.arg for n in ast.walk(node) if isinstance(n, ast.arg)}
-    local |= {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-    names = {known[n.id] for n in ast.walk(node) if isinstance(n, ast.Name) and n.id in known and n.id not in local}
-    dotted = [n for n in ast.walk(node) if isinstance(n, ast.Attribute)]
-    names |= {f"{known.get(n.value.id, n.value.id)}.{n.attr}" for n in dotted if isinstance(n.value, ast.Name)}
-    return frozenset(names | {f".{n.attr}" for n in dotted})
+def _locals(node: ast.AST) -> set[str]:
+    stored = {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    return stored | {n.arg for n in ast.walk(node) if isinstance(n, ast.arg)}
 
 
 def users(everything: list[Unit], file: str, line: int) -> list[list[Unit]]:
-    """The unit of a line; the units that mention it; and so on, each unit once."""
+    """The unit of a line; the units that use it; and so on, each unit once."""
     level = [unit for unit in everything if unit.file == file and unit.first <= line <= unit.last]
     levels, seen = [], set(level)
     while level:
         levels.append(level)
-        names = frozenset(itertools.chain.from_iterable(unit.defines for unit in level)) - {
-            ".__init__",
-            ".forward",
-            ".backward",
-        }
-        level = [unit for unit in everything if unit not in seen and unit.mentions & names]
+        names = {name for unit in level for name in unit.defines} - {".forward", ".backward"}
+        level = [unit for unit in everything if unit not in seen and unit.uses & names]
         seen.update(level)
     return levels
 
@@ -100,17 +85,15 @@ def users(everything: list[Unit], file: str, line: int) -> list[list[Unit]]:
 def tests_of(levels: list[list[Unit]], reach: Path) -> list[str]:
     """Tests that pass without a change, the closest and shortest of each file first."""
     lines = [line for line in map(json.loads, reach.read_text().splitlines()) if line.get("passed")]
+    apart = tuple(tests for file, tests in UNSEEN.items() if levels[0][0].file.startswith(file))
     chosen: dict[str, None] = {}
     found = 0
-    for level in levels[:_LEVELS]:
+    for level in levels:
         spans = [(unit.file, unit.first, unit.last) for unit in level]
-        hits = [line for line in lines if line["test"] not in chosen and _reaches(line["calls"], spans)]
-        if level is levels[0]:
-            apart = tuple(tests for file, tests in UNSEEN.items() if level and level[0].file.startswith(file))
-            hits += [line for line in lines if apart and line["test"].startswith(apart) and line not in hits]
-        chosen.update(dict.fromkeys(line["test"] for line in _mixed(hits, level[0].file if level else "")))
+        hits = [line for line in lines if _reaches(line["calls"], spans) or (apart and line["test"].startswith(apart))]
+        chosen |= dict.fromkeys(_mixed(hits))
         found += bool(hits)
-        if found == 2:  # a memo may hide a call of the first
+        if found == 2:  # those of the second are there since the first may be called once in a process
             break
     return list(chosen)
 
@@ -119,12 +102,13 @@ def _reaches(calls: list[tuple[str, int]], spans: list[tuple[str, int, int]]) ->
     return any(file == name and first <= at <= last for name, at in calls for file, first, last in spans)
 
 
-def _mixed(hits: list[dict[str, object]], changed: str) -> list[dict[str, object]]:
-    """The shortest three of each file, then the next three; files named as what is changed first."""
-    by_file: dict[str, list[dict[str, object]]] = {}
-    for line in sorted(hits, key=lambda line: line["seconds"]):
-        by_file.setdefault(str(line["test"]).split("::")[0], []).append(line)
-    words = set(changed.removesuffix(".py").replace("/", "_").split("_"))
-    kin = sorted(by_file, key=lambda file: -len(words & set(Path(file).stem.split("_"))))
-    rounds = itertools.zip_longest(*[[by_file[f][i : i + 3] for i in range(0, len(by_file[f]), 3)] for f in kin])
-    return [line for batch in rounds for three in batch for line in three or ()]
+def _mixed(hits: list[dict[str, Any]]) -> list[str]:
+    """The shortest three of each file, then the next three; files first of whose tests most are among them."""
+    hits = sorted(hits, key=lambda line: line["seconds"])
+    of_file = [list(tests) for _, tests in itertools.groupby(sorted(hits, key=_file), key=_file)]
+    rank = {id(line): at // 3 for tests in of_file for at, line in enumerate(tests)}
+    return [line["test"] for line in sorted(hits, key=lambda line: rank[id(line)])]
+
+
+def _file(line: dict[str, Any]) -> str:
+    return line["test"].split("::")[0]
