@@ -179,6 +179,7 @@ def at_once():
             if not kwargs.pop("launch_cooperative_grid", False):
                 return super().__call__(*args, **kwargs)
             kwargs = {k: v for k, v in kwargs.items() if k in inspect.getfullargspec(self.fn).args}
+            args, kwargs = self._init_args_hst(args, kwargs)
             scope = interpreter._patch_lang(self.fn)
             given = inspect.getcallargs(self.fn, *args, **kwargs)
             given = {k: v if k in self.constexprs else interpreter._implicit_cvt(v) for k, v in given.items()}
