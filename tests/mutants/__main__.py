@@ -27,7 +27,7 @@ from .tests_of import Unit, tests_of, units, users
 ROOT = Path(__file__).parent.parent.parent
 REASONS = Path(__file__).parent / "equivalent.json"  #: why changes that survive change nothing
 PYTEST = [sys.executable, "-m", "pytest", "-n", "0", "-q", "-p", "no:cacheprovider", "-p", "tests.mutants.plugin"]
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
+ALONE = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "PYTHONDONTWRITEBYTECODE": "1"}
 NOT_MAPPED = ("paper", "cli", "explore", "docs", "plot", "benchmarks", "packaging")
 
 
@@ -37,7 +37,8 @@ class Workshop:
     def __init__(self, folder: Path) -> None:
         self.folder, self.tree, self.kernels = folder, folder / "tree", folder / "numba"
         self.package, self.reach = self.tree / "src/sinksort", folder / "reach.jsonl"
-        for name in _git("ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0"):
+        files = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+        for name in subprocess.check_output(files, cwd=ROOT, text=True).split("\0"):
             if name and (ROOT / name).is_file():
                 (self.tree / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / name, self.tree / name)
@@ -49,12 +50,11 @@ class Workshop:
 
     def run(self, kernels: Path, tests: list[str], limit: float | None = None, **variables: object) -> int | None:
         """The exit status of pytest in the copy, or None where it took too long."""
-        own = {"PYTHONPATH": "src", "NUMBA_CACHE_DIR": str(kernels), "PYTHONDONTWRITEBYTECODE": "1"}
-        env = os.environ | ONE_THREAD | own | {name: str(value) for name, value in variables.items()}
+        env = os.environ | ALONE | {"PYTHONPATH": "src", "NUMBA_CACHE_DIR": str(kernels)}
+        env |= {name: str(value) for name, value in variables.items()}
         with (self.folder / "log.txt").open("w") as log:
-            group = subprocess.Popen(
-                [*PYTEST, *tests], cwd=self.tree, env=env, stdout=log, stderr=log, start_new_session=True
-            )
+            options: dict[str, Any] = {"cwd": self.tree, "env": env, "stdout": log, "stderr": log}
+            group = subprocess.Popen([*PYTEST, *tests], start_new_session=True, **options)
             try:
                 return group.wait(limit)
             except subprocess.TimeoutExpired:
@@ -65,10 +65,8 @@ class Workshop:
 
     def map(self) -> None:
         self.reach.unlink(missing_ok=True)
-        tests = [
-            path for path in sorted(self.tree.glob("tests/test_*.py")) if path.stem.split("_")[1] not in NOT_MAPPED
-        ]
-        names = [str(path.relative_to(self.tree)) for path in tests]
+        paths = [path.relative_to(self.tree) for path in sorted(self.tree.glob("tests/test_*.py"))]
+        names = [str(path) for path in paths if path.stem.split("_")[1] not in NOT_MAPPED]
         self.run(self.kernels, ["src", *names], SINKSORT_TESTS=self.reach, SINKSORT_CALLS=1)
 
     def try_change(self, change: Change, seconds: float, only: list[str]) -> dict[str, Any]:
@@ -80,47 +78,43 @@ class Workshop:
         seen.write_text("")
         with tempfile.TemporaryDirectory(prefix="kernels-", dir=self.folder) as kernels:
             self._keep_unchanged(Path(kernels), levels)
+            path.write_text(change.apply(text))
             try:
-                path.write_text(change.apply(text))
                 until = {"SINKSORT_TESTS": seen, "SINKSORT_UNTIL": began + seconds}
                 status = self.run(Path(kernels), ["-x", *tests], limit=seconds + 200, **until) if tests else 0
             finally:
                 path.write_text(text)
         said = [json.loads(line) for line in seen.read_text().splitlines()]
         ran = [line for line in said if "test" in line]
-        facts = {"verdict": "survived", "by": "", "ran": len(ran), "tests": len(tests)}
+        verdict, by = "survived", ""
         if failed := [line["test"] for line in ran if not line["passed"]]:
-            facts |= {"verdict": "killed", "by": failed[0]}
+            verdict, by = "killed", failed[0]
         elif 2 * len(ran) < len(said):
-            facts |= {"verdict": "timed out" if status in (None, 1) else "killed", "by": said[-1]["begins"]}
+            verdict, by = "timed out" if status in (None, 1) else "killed", said[-1]["begins"]
+        elif "ERROR: not found" in (self.folder / "log.txt").read_text():
+            raise SystemExit("tests have other names than in the map: make it again with --map")
         elif tests and not ran:
-            facts |= {"verdict": "killed", "by": "every test: the package cannot be imported"}
+            verdict, by = "killed", "every test: the package cannot be imported"
+        facts = {"verdict": verdict, "by": by, "ran": len(ran), "tests": len(tests)}
         return facts | {"seconds": round(time.time() - began), "diff": change.diff(text)}
 
     def _keep_unchanged(self, kernels: Path, levels: list[list[Unit]]) -> None:
         """A folder of links to the compiled kernels, but for those that contain what is changed."""
         shutil.copytree(self.kernels, kernels, copy_function=os.link, dirs_exist_ok=True)
-        for unit in (unit for level in levels for unit in level if "/numba_" in unit.file):
-            for name in unit.defines:
-                for path in kernels.rglob(f"{name}[-.]*.nbc"):
-                    path.unlink()
+        for name in {name for level in levels for unit in level if "/numba_" in unit.file for name in unit.defines}:
+            for path in kernels.rglob(f"{name}[-.]*.nbc"):
+                path.unlink()
 
 
-def _git(*arguments: str) -> str:
-    return subprocess.check_output(["git", *arguments], cwd=ROOT, text=True)
-
-
-def report(results: list[dict[str, Any]]) -> str:
-    reasons = json.loads(REASONS.read_text()) if REASONS.exists() else {}
+def report(results: list[dict[str, Any]], reasons: dict[str, str]) -> str:
     counts = Counter(result["verdict"] for result in results)
     lines = ["| verdict | changes |", "|---|---|", *(f"| {word} | {number} |" for word, number in counts.most_common())]
     lines += ["", "| number | change | why it changes nothing |", "|---|---|---|"]
     for result in sorted(results, key=lambda result: result["number"]):
         if result["verdict"] == "survived":
-            where, *changed = result["diff"].replace("|", "\\|").splitlines()
-            before, after = (f"`{line[1:].strip()}`" for line in changed)
-            reason = reasons.get(f"{result['seed']} {result['number']}", "")
-            lines.append(f"| {result['number']} | {where}: {before} becomes {after} | {reason} |")
+            where, before, after = result["diff"].replace("|", "\\|").splitlines()
+            change = f"{where}: `{before[1:].strip()}` becomes `{after[1:].strip()}`"
+            lines.append(f"| {result['number']} | {change} | {reasons.get(str(result['number']), '')} |")
     return "\n".join(lines)
 
 
@@ -130,30 +124,25 @@ def main() -> None:
     parser.add_argument("--map", action="store_true", help="find out which functions each test calls")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=0, help="try the first so many changes")
-    parser.add_argument("--mutant", type=int, help="show this one and try it")
+    parser.add_argument("--mutant", type=int, help="show this one and try it; its result is kept in place of another")
     parser.add_argument("--tests", nargs="*", default=[], help="with these tests instead of all that reach it")
     parser.add_argument("--seconds", type=float, default=120, help="no test begins later than this")
     parser.add_argument("--report", action="store_true")
     options = parser.parse_args()
-    shop, kept = Workshop(options.folder), options.folder / "results.jsonl"
+    shop, kept = Workshop(options.folder), options.folder / f"results-{options.seed}.jsonl"
     if options.map:
         shop.map()
     results = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
-    if options.mutant is not None:
-        change = draw(shop.package, options.seed, options.mutant)
-        print(change.diff((shop.package / change.file).read_text()), flush=True)
-        print(shop.try_change(change, options.seconds, options.tests))
-    done = {(result["seed"], result["number"]) for result in results}
-    for number in (number for number in range(options.count) if (options.seed, number) not in done):
+    results = [result for result in results if result["number"] != options.mutant]
+    wanted = range(options.count) if options.mutant is None else [options.mutant]
+    for number in sorted(set(wanted) - {result["number"] for result in results}):
         change = draw(shop.package, options.seed, number)
-        results.append(
-            {"seed": options.seed, "number": number} | shop.try_change(change, options.seconds, options.tests)
-        )
-        with kept.open("a") as file:
-            file.write(json.dumps(results[-1]) + "\n")
-        print(json.dumps(results[-1]), flush=True)
+        print(change.diff((shop.package / change.file).read_text()), flush=True)
+        results.append({"number": number} | shop.try_change(change, options.seconds, options.tests))
+        kept.write_text("".join(json.dumps(result) + "\n" for result in results))
+        print({name: fact for name, fact in results[-1].items() if name != "diff"}, flush=True)
     if options.report:
-        print(report([result for result in results if result["seed"] == options.seed]))
+        print(report(results, json.loads(REASONS.read_text()).get(str(options.seed), {})))
 
 
 if __name__ == "__main__":
