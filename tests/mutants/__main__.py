@@ -28,7 +28,7 @@ ROOT = Path(__file__).parent.parent.parent
 REASONS = Path(__file__).parent / "equivalent.json"  #: why changes that survive change nothing
 PYTEST = [sys.executable, "-m", "pytest", "-n", "0", "-q", "-p", "no:cacheprovider", "-p", "tests.mutants.plugin"]
 ALONE = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "PYTHONDONTWRITEBYTECODE": "1"}
-NOT_MAPPED = ("paper", "cli", "explore", "docs", "plot", "benchmarks", "packaging")
+NOT_MAPPED = ("paper", "cli", "docs", "benchmarks", "packaging")
 
 
 class Workshop:
