@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from .changes import Change, draw
-from .tests_of import Unit, tests_of, units, users
+from .tests_of import tests_of, units, users
 
 ROOT = Path(__file__).parent.parent.parent
 REASONS = Path(__file__).parent / "equivalent.json"  #: why changes that survive change nothing
@@ -77,7 +77,7 @@ class Workshop:
         text = path.read_text()
         seen.write_text("")
         with tempfile.TemporaryDirectory(prefix="kernels-", dir=self.folder) as kernels:
-            self._keep_unchanged(Path(kernels), levels)
+            self._keep_unchanged(Path(kernels), change)
             path.write_text(change.apply(text))
             try:
                 until = {"SINKSORT_TESTS": seen, "SINKSORT_UNTIL": began + seconds}
@@ -98,10 +98,12 @@ class Workshop:
         facts = {"verdict": verdict, "by": by, "ran": len(ran), "tests": len(tests)}
         return facts | {"seconds": round(time.time() - began), "diff": change.diff(text)}
 
-    def _keep_unchanged(self, kernels: Path, levels: list[list[Unit]]) -> None:
+    def _keep_unchanged(self, kernels: Path, change: Change) -> None:
         """A folder of links to the compiled kernels, but for those that contain what is changed."""
         shutil.copytree(self.kernels, kernels, copy_function=os.link, dirs_exist_ok=True)
-        for name in {name for level in levels for unit in level if "/numba_" in unit.file for name in unit.defines}:
+        compiled = [unit for unit in self.units if "/numba_" in unit.file or unit.file == change.file]
+        levels = users(compiled, change.file, change.line, methods=False)
+        for name in {name for level in levels for unit in level for name in unit.defines}:
             for path in kernels.rglob(f"{name}[-.]*.nbc"):
                 path.unlink()
 

@@ -70,13 +70,14 @@ def _locals(node: ast.AST) -> set[str]:
     return stored | {n.arg for n in ast.walk(node) if isinstance(n, ast.arg)}
 
 
-def users(everything: list[Unit], file: str, line: int) -> list[list[Unit]]:
-    """The unit of a line; the units that use it; and so on, each unit once."""
+def users(everything: list[Unit], file: str, line: int, methods: bool = True) -> list[list[Unit]]:
+    """The unit of a line; the units that use it; and so on, each unit once. Compiled functions use no ``methods``."""
     level = [unit for unit in everything if unit.file == file and unit.first <= line <= unit.last]
     levels, seen = [], set(level)
     while level:
         levels.append(level)
-        names = {name for unit in level for name in unit.defines} - {".forward", ".backward"}
+        names = {name for unit in level for name in unit.defines if methods or not name.startswith(".")}
+        names -= {".forward", ".backward"}
         level = [unit for unit in everything if unit not in seen and unit.uses & names]
         seen.update(level)
     return levels
@@ -105,7 +106,7 @@ def _reaches(calls: list[tuple[str, int]], spans: list[tuple[str, int, int]]) ->
 def _mixed(hits: list[dict[str, Any]], changed: str) -> list[str]:
     """The shortest three of each file, then the next three; those of files named like what is changed come earlier."""
     ordered = sorted(hits, key=lambda line: (_file(line), line["seconds"]))
-    words = {"sweep", *changed.removesuffix(".py").replace("/", "_").split("_")}
+    words = {*changed.removesuffix(".py").replace("/", "_").split("_")}
     turn = {}
     for file, lines in itertools.groupby(ordered, key=_file):
         earlier = 8 * bool(words & set(Path(file).stem.split("_")))
