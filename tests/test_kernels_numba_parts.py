@@ -5,7 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from sinksort import rules
+
 numba_rows_grid = pytest.importorskip("sinksort.kernels.numba_rows_grid")
+
+numba_rows_read = pytest.importorskip("sinksort.kernels.numba_rows_read")
 
 CELLS, N, LOW, HIGH = 11, 37, -1.1, 1.1
 WHOLE = 48  #: a row is as long as whole vectors of sixteen; what is behind its values weighs nothing
@@ -73,3 +77,8 @@ def test_interpolation_is_exact_for_quintics_and_measures_what_is_left_of_sixth_
         else:
             sixth = 720 * ((HIGH - LOW) / CELLS) ** 6
             assert left == pytest.approx(5 / 1024 * sixth, rel=0.01)
+
+
+def test_kernels_look_at_the_last_coefficients_of_a_rule() -> None:
+    """Kernels are compiled again when one of their own sources changes, so no number of theirs may come from ``rules``."""
+    assert numba_rows_read.BEFORE_LASTS + numba_rows_read.LASTS == rules.LAST

@@ -39,9 +39,10 @@ def _of_file(path: Path, file: str) -> Iterator[Unit]:
             known |= {a.asname or a.name: f"{source}.{a.name}" if source else a.name for a in node.names}
     for node, owner in _statements(module):
         decorators = getattr(node, "decorator_list", [])
-        defines = {known.get(name, name) for name in _names(node, ast.Store)}
-        if owner and isinstance(node, ast.FunctionDef):  # who makes an object calls what has underscores
-            defines = {f".{node.name}"} if node.name[:2] != "__" else {f"{stem}.{owner}"}
+        names = _names(node, ast.Store)
+        defines = {f".{name}" if owner else known[name] for name in names}
+        if owner and not (isinstance(node, ast.FunctionDef) and node.name[:2] != "__"):
+            defines.add(f"{stem}.{owner}")  # who makes an object has its fields, and calls what has underscores
         defines |= {f"{stem}.{name}" for d in decorators for name in _names(d, ast.Load)}
         dotted = [n for n in ast.walk(node) if isinstance(n, ast.Attribute)]
         uses = {known[name] for name in _names(node, ast.Load) - _locals(node) if name in known}
