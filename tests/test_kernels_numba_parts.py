@@ -80,5 +80,5 @@ def test_interpolation_is_exact_for_quintics_and_measures_what_is_left_of_sixth_
 
 
 def test_kernels_look_at_the_last_coefficients_of_a_rule() -> None:
-    """Kernels are compiled again when one of their own sources changes, so no number of theirs may come from ``rules``."""
+    """Kernels are compiled again when a source of theirs changes, so no number of theirs may come from ``rules``."""
     assert numba_rows_read.BEFORE_LASTS + numba_rows_read.LASTS == rules.LAST
