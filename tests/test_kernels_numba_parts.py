@@ -82,3 +82,15 @@ def test_interpolation_is_exact_for_quintics_and_measures_what_is_left_of_sixth_
 def test_kernels_look_at_the_last_coefficients_of_a_rule() -> None:
     """Kernels are compiled again when a source of theirs changes, so no number of theirs may come from ``rules``."""
     assert numba_rows_read.BEFORE_LASTS + numba_rows_read.LASTS == rules.LAST
+
+
+@pytest.mark.parametrize("kind", ["even", "crowded"])
+def test_places_are_sorted_and_the_last_one_is_repeated(kind: str) -> None:
+    numba_rows_sources = pytest.importorskip("sinksort.kernels.numba_rows_sources")
+    random = np.random.default_rng(1)
+    at = random.uniform(0.0, 1.0, N) ** (1 if kind == "even" else 40)
+    out, order = np.full(WHOLE, np.nan), np.full(WHOLE, -1, np.int32)
+    numba_rows_sources.sort_places(at, N, at.min(), at.max(), order, np.empty(N + 1, np.int64), out)
+    assert (out[:N] == np.sort(at)).all()
+    assert (at[order[:N]] == out[:N]).all()
+    assert (out[N:] == at.max()).all()
