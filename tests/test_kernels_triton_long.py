@@ -100,7 +100,6 @@ class TestRanks:
         monkeypatch.setattr(late, "forward", lambda *_: None)
         monkeypatch.setattr(late, "backward", lambda *_: None)
         ask, phi = rank_ask(row_of_each("normal", "exponential"))
-        ask = ask._replace(m=None, last=None)
         weights = torch.linspace(0.5, 1.5, ask.b.shape[-1], device=DEVICE)
         b, phi = torch.cat([ask.b, ask.b * weights]), torch.cat([phi, 1 - phi])
         y, b = torch.cat([ask.y, ask.y**2]), b / b.sum(-1, keepdim=True)
