@@ -95,6 +95,25 @@ class TestRanks:
         assert (off <= 1e-5).all()
         assert right.all()
 
+    def test_targets_of_each_row(self, monkeypatch):
+        """Places, weights and levels of its own for each, before the last launch, which would mend what is wrong."""
+        monkeypatch.setattr(late, "forward", lambda *_: None)
+        monkeypatch.setattr(late, "backward", lambda *_: None)
+        ask, phi = rank_ask(row_of_each("normal", "exponential"))
+        weights = torch.linspace(0.5, 1.5, ask.b.shape[-1], device=DEVICE)
+        b, phi = torch.cat([ask.b, ask.b * weights]), torch.cat([phi, 1 - phi])
+        y, b = torch.cat([ask.y, ask.y**2]), b / b.sum(-1, keepdim=True)
+        w = random(2, N)
+        answer = kernels.pull(ask._replace(y=y, b=b), phi)
+        grad = kernels.pull_backward(ask._replace(y=y, b=b), phi, answer.state, w)
+        for i in range(2):
+            mine = slice(i, i + 1)
+            one = ask._replace(x=ask.x[mine], y=y[mine], b=b[mine])
+            alone = kernels.pull(one, phi[mine])
+            assert torch.equal(answer.out[mine], alone.out)
+            assert torch.equal(answer.error[mine], alone.error)
+            assert torch.equal(grad[mine], kernels.pull_backward(one, phi[mine], alone.state, w[mine]))
+
     def test_small_eps(self):
         error, off, right = ranks_and_gradients(*rank_ask(row_of_each("normal", "tied"), eps=1e-3, nodes=112))
         assert (error <= ACCEPTED).all()

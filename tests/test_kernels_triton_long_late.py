@@ -16,10 +16,14 @@ import sinksort
 
 pytest.importorskip("triton", reason="Triton is made for Linux only")
 
-from sinksort.kernels import choice, ops, posed, triton_launch  # after the check that Triton is there
+import triton  # after the check that it is there
+import triton.language as tl
+
+from sinksort.kernels import choice, ops, posed, triton_launch
 from sinksort.kernels import triton_long as kernels
 from sinksort.kernels import triton_long_by_grid as by_grid
 from sinksort.kernels import triton_long_late_launch as late
+from sinksort.kernels.triton_long_late_passes import together
 
 from .test_kernels_triton_long import ACCEPTED, DEVICE, gradients_agree, random, rank_ask, ranks_and_gradients, truth
 
@@ -168,6 +172,32 @@ def test_programs_that_wait_for_each_other(monkeypatch):
     assert gradients_agree(grad, true).all()
 
 
+@triton.jit
+def added_up(given, sums, ticket, out, P, KP: tl.constexpr, PP: tl.constexpr, LARGEST: tl.constexpr):
+    j = tl.arange(0, KP)
+    given += tl.program_id(0) * (3 * KP)
+    out += tl.program_id(0) * (3 * KP)
+    one, two, three = tl.load(given + j), tl.load(given + KP + j), tl.load(given + 2 * KP + j)
+    one, two, three, _met = together(one, two, three, sums, ticket, P * 0, P, 3, KP, PP, LARGEST)
+    tl.store(out + j, one)
+    tl.store(out + KP + j, two)
+    tl.store(out + 2 * KP + j, three)
+
+
+@pytest.mark.parametrize("programs", [1, 3])
+@pytest.mark.parametrize("largest", [False, True])
+def test_programs_add_up_what_each_has(monkeypatch, programs, largest):
+    if DEVICE.type == "cpu":
+        monkeypatch.setattr("triton.runtime.interpreter.GridExecutor", at_once())
+    given = random(programs, 3, 16).double().abs()  # what is the largest of nothing is zero
+    sums, ticket = given.new_full((programs + 1, 3, 16), math.nan), given.new_zeros(1).int()
+    out = torch.empty_like(given)
+    constants = {"KP": 16, "PP": triton.next_power_of_2(programs), "LARGEST": largest}
+    added_up[(programs,)](given, sums, ticket, out, programs, **constants, launch_cooperative_grid=programs > 1)
+    truth = given.amax(0) if largest else given.sum(0)
+    torch.testing.assert_close(out, truth.expand(out.shape), rtol=1e-15, atol=0)
+
+
 def at_once():
     """An executor that runs cooperative programs in threads; they take turns where they look at their counter."""
     from triton.runtime import interpreter
@@ -179,6 +209,7 @@ def at_once():
             if not kwargs.pop("launch_cooperative_grid", False):
                 return super().__call__(*args, **kwargs)
             kwargs = {k: v for k, v in kwargs.items() if k in inspect.getfullargspec(self.fn).args}
+            args, kwargs = self._init_args_hst(args, kwargs)
             scope = interpreter._patch_lang(self.fn)
             given = inspect.getcallargs(self.fn, *args, **kwargs)
             given = {k: v if k in self.constexprs else interpreter._implicit_cvt(v) for k, v in given.items()}

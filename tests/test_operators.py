@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,9 @@ from scipy.optimize import brentq
 from torch import Tensor
 
 import sinksort
+import sinksort.distributed
+import sinksort.losses
+import sinksort.streaming
 from tests import inputs, oracles
 from tests.strategies import tensor
 
@@ -371,3 +375,39 @@ def test_several_read_outs_share_one_solve(monkeypatch: pytest.MonkeyPatch) -> N
     plan = sinksort.transport(torch.tensor([3.0, 1.0, 2.0]), solver=sinksort.Newton(tolerance=1e-9))  # by torch
     plan.ranks(), plan.sorted(), plan.matrix(), plan.permutation(), plan.potentials
     assert len(solved) == 1
+
+
+#: What an option is where nothing is said, in every function that has it, but for those that have their own.
+DEFAULTS: dict[str, Any] = {"dim": -1, "descending": False, "largest": True, "keepdim": False, "eps": 1e-2, "cost": 2,
+                            "squash": "sigmoid", "backend": "auto", "reduction": "mean"}  # fmt: skip
+OWN_DEFAULTS: dict[str, dict[str, Any]] = {
+    "conformal_quantile": {"alpha": 0.1},
+    "conformal_size_loss": {"alpha": 0.1, "temperature": 0.1, "free": 1.0, "eps": 0.1},
+    "kendall": {"pair_weights": "equal"},
+    "kendall_loss": {"pair_weights": "equal", "margin": 1.0},
+    "knn_loss": {"objective": "error", "eps": 0.1},
+    "least_quantile_loss": {"q": 0.5, "power": 1.0, "eps": 0.1, "squash": "robust"},
+    "median_of_means": {"eps": 0.1, "squash": "robust"},
+    "ndcg": {"gain": "linear"},
+    "ndcg_loss": {"gain": "linear"},
+    "permutation_accuracy": {"whole": False},
+    "quantile_parity": {"p": 1.0, "num_quantiles": 16},
+    "quantile_parity_loss": {"p": 1.0, "num_quantiles": 16},
+    "soft_conformal_quantile": {"alpha": 0.1, "eps": 0.1},
+    "soft_knn_vote": {"eps": 0.1},
+    "topk_error": {"k": 1, "positives": "all"},
+    "topk_loss": {"k": 1, "J": "relu", "rescale": False, "positives": "all"},
+    "trimmed_loss": {"low": 0.0, "high": 0.9, "eps": 0.1, "squash": "robust"},
+}
+
+
+@pytest.mark.parametrize("module", [sinksort, sinksort.losses, sinksort.streaming, sinksort.distributed])
+def test_defaults(module: Any) -> None:
+    """Whoever relies on a default would not notice that another release has another one."""
+    for name in module.__all__:
+        if inspect.isfunction(function := getattr(module, name)):
+            options = inspect.signature(function).parameters.values()
+            found = {p.name: p.default for p in options if isinstance(p.default, int | float | str)}
+            expected = DEFAULTS | OWN_DEFAULTS.get(name, {})
+            assert found == {option: expected.get(option) for option in found}, name
+            assert found.keys() >= OWN_DEFAULTS.get(name, {}).keys(), name

@@ -132,11 +132,13 @@ def test_a_batch_without_rows_has_no_answers() -> None:
     assert [mask.shape for mask in streaming.soft_topk_mask(chunks, 3)] == [(0, 1000), (0, N - 1000)]
 
 
-def test_infinite_values_without_weight_are_part_of_no_average() -> None:
+@pytest.mark.parametrize("far", [math.inf, 1e200])
+def test_far_values_without_weight_are_part_of_no_average(far: float) -> None:
+    """Nor do they set the unit that the others are measured in."""
     x = torch.randn(1, N, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     w = torch.rand(1, N, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     truth = sinksort.soft_quantile(x[:, 2:], [0.1, 0.9], weights=w[:, 2:], width=0.01)
-    x[0, 0], x[0, 1], w[0, :2] = math.inf, -math.inf, 0.0
+    x[0, 0], x[0, 1], w[0, :2] = far, -far, 0.0
     chunks = list(zip(cut(x, 100, 2000), cut(w, 100, 2000), strict=True))
     torch.testing.assert_close(streaming.soft_quantile(chunks, [0.1, 0.9], width=0.01), truth, rtol=0, atol=2e-9)
 

@@ -51,6 +51,16 @@ def test_every_kind_of_input(eps: float, weighted: bool) -> None:
     torch.testing.assert_close(mask, true_mask, rtol=0, atol=2e-9)
 
 
+def test_several_levels_at_once() -> None:
+    x = torch.tensor(table(["normal", "exponential", "tied"], 3, N, seed=4))
+    levels, width = torch.tensor([0.1, 0.3, 0.5, 0.9], dtype=torch.float64), 0.01
+    b = torch.stack([levels - width / 2, torch.full_like(levels, width), 1.0 - levels - width / 2], dim=-1)
+    quantiles = found(x, None, 1e-3, b.expand(len(x), 4, 3)).average(1, x)
+    truth = sinksort.soft_quantile(x, levels, width=width, eps=1e-3, solver=REFERENCE)
+    span = x.amax(-1) - x.amin(-1)
+    assert ((quantiles.mT - truth).abs() <= 2e-9 * span).all()
+
+
 @pytest.mark.parametrize("eps", [1e-5, 1e-6])
 def test_nearly_hard(eps: float) -> None:
     """Where one value is a threshold, and cells are thousands of eps wide."""

@@ -156,10 +156,8 @@ def conclude(first: int, last: int, rows: Rows, reports: np.ndarray, ends: np.nd
         weight, low, high = report[_WEIGHT], report[_COUNTED_LOW], report[_COUNTED_HIGH]
         variance = report[_SQUARES] / weight if weight > 0 else 0.0
         head[MEAN], head[SCALE], head[VARIES] = report[_MEAN], 1.0, 0.0
-        if high > low and variance > 0:
+        if high > low and variance > 0:  # singles that differ have a variance in double precision, whatever they weigh
             head[SCALE], head[VARIES] = 1.0 / math.sqrt(variance), 1.0
-        elif high > low:
-            head[SCALE] = 2.0 / (high - low)
         elif high == low and high != 0:
             head[SCALE] = 1.0 / abs(high)
         head[SHARE] = 1.0 / report[_ALL]

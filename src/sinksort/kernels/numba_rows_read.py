@@ -7,14 +7,13 @@ come out with all their digits instead of as differences of large numbers.
 
 from __future__ import annotations
 
-from ..rules import LAST
 from .numba_compile import borrowing
 from .numba_maths import F32, I64
 from .numba_rows_newton import add_by_best, add_up
 from .numba_simd import choose, highest, load, splat, store
 
 LASTS = 4  #: coefficients that the error of a rule is estimated from
-BEFORE_LASTS = LAST - LASTS  #: those in ``Ask.last`` that are not looked at
+BEFORE_LASTS = 2  #: those in ``Ask.last`` that are not looked at: of ``rules.LAST``
 #: The error is taken to be this times the largest sum of their squares. (The reference takes six coefficients.) Every
 #: other one may vanish, and of three that leaves one: of rows of zeros and ones, half of each, one in a hundred passed
 #: that was wrong by 3e-5. With four nothing that was accepted at 5e-6 was wrong by more than 2e-8, among some 1,300
