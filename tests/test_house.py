@@ -40,6 +40,8 @@ FAMILIES = {
     "cpu careful": "numba_rows_careful",
     "cpu logs": "numba_rows_logs numba_rows_links",
     "cpu two": "numba_rows_two",
+    "cpu exact": "cpu.exact cpu.exact.autograd cpu.exact.costs cpu.exact.laplacian cpu.exact.lines cpu.exact.newton "
+    "cpu.exact.nodes cpu.exact.read cpu.exact.solve cpu.exact.start cpu.exact.work",
     "cpu few": "numba_rows_few numba_rows_select",
     "cpu sort": "numba_sort numba_sort_solve numba_sort_panels numba_sort_small numba_sort_passes",
     "cpu late": "numba_late numba_sort_pull",
@@ -65,7 +67,7 @@ ENGINE = (
     "triton_long_few_back"
 )
 #: What is asked and who answers. Families are imported by name when they are needed, so these import none.
-FRONT = "kernels asks choice reads posing posed padded ops tables reference"
+FRONT = "kernels cpu asks choice reads posing posed padded ops tables reference"
 #: The ways in to the families of a device: they may import all of kernels/.
 ENTRIES = "numba_rows triton_rows triton_long"
 
@@ -133,7 +135,7 @@ LAYERS = (
     "problem plan kantorovich",
     (
         "rules grid places streamed banded banded_factor banded_plan smooth refine choose pooled elsewhere piecewise "
-        "thresholds"
+        "thresholds exact_plan"
     ),
     "kernels",
     "operators",
@@ -169,7 +171,8 @@ def _modules_of_kernels() -> list[str]:
 
 
 def _last(module: str) -> str:
-    return module.rsplit(".", maxsplit=1)[-1]
+    """The name of a module inside kernels/."""
+    return module.removeprefix("kernels.")
 
 
 def _forbidden_in_kernels(importer: str, imported: str) -> bool:

@@ -213,7 +213,7 @@ def test_registered_operators_keep_their_contracts(batch: tuple[int, ...]) -> No
     torch.library.opcheck(
         staircase_potentials, (C, a, b, torch.full((*batch, 1, 1), 0.1).double(), True), test_utils=checks
     )
-    torch.library.opcheck(newton_loop, (C, a, b, torch.zeros_like(b), 1e-9, 20, True), test_utils=checks)
+    torch.library.opcheck(newton_loop, (C, a, b, torch.zeros_like(b), 1e-9, True, 20, True), test_utils=checks)
     ratio = torch.ones(*batch, 1, dtype=torch.float64)
     torch.library.opcheck(log_loop, (a.log(), C, a.log(), b.log(), ratio, 1e-6, 500, 0.9), test_utils=checks)
     torch.library.opcheck(kernel_loop, (a.log(), -C, a.log(), b.log(), 1e-6, 500), test_utils=checks)

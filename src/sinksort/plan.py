@@ -38,7 +38,7 @@ class Plan:
     M: Tensor  #: (..., n, m) reduced costs, see semidual
     gamma: Tensor  #: (..., m) column potential
     start: tuple[Tensor, Tensor]  #: the staircase potentials (f0, g0) of the hard sort
-    iterations: Tensor  #: (...) solver steps of each row
+    iterations: Tensor  #: (...) solver steps of each row; of kernels, those that made a new matrix
     marginal_error: Tensor  #: (...) L1 distance between the column sums of the plan and b
     converged: Tensor  #: (...) whether that is within the solver's tolerance
 

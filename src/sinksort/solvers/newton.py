@@ -25,6 +25,7 @@ LARGEST_STEP = 3.0  # in units of eps: a factor of e^3 on a column of the plan
 WEIGHTLESS = 1e-20
 SHORT_STEP = 3e-4  # in units of eps: after such a step potentials are right to its square
 ROUNDING = 2e-14  # marginal error that is nothing: a gradient sees it over eps
+WELL_WITHIN = 1e-2  # of the tolerance: averages over a target are off by the error over its weight
 MOST_REFINEMENTS = 12  # steps within the tolerance
 NEAR = 1e-3  # marginal error at which rough masses have done their part
 
@@ -102,7 +103,8 @@ def newton_loop(
         rho = 1.0 - s
         size = (b * rho.abs()).sum(-1)
         close = size <= tolerance  # False for NaN as well
-        refined = (taken <= SHORT_STEP) | (size <= ROUNDING) | (refinements >= MOST_REFINEMENTS)
+        short = (taken <= SHORT_STEP) & (size <= WELL_WITHIN * tolerance)
+        refined = short | (size <= ROUNDING) | (refinements >= MOST_REFINEMENTS)
         working = (size > tolerance) | (close & ~refined)
         refinements = refinements + close
         # A weightless column pulls nobody: give it the potential that the others' plan implies.

@@ -13,6 +13,7 @@ from ...numba_maths import F64, exp64
 from ...numba_simd import choose, highest64, load64, splat64, store64
 
 CUT = 50.0  # exp(-50) is 2e-22: of a million such shares nothing is seen in double precision
+LARGEST = 80.0  # logarithm of E for a target without weight, beside the largest of the others
 _LEAST = -250.0  # so that products of two exponentials are never subnormal
 MOST = 80.0  # only a value and a target that both weigh nothing can exceed this
 

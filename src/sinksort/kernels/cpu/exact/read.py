@@ -22,12 +22,11 @@ from ...numba_compile import borrowing, exact
 from ...numba_maths import F64
 from ...numba_simd import choose, highest64, load64, splat64, store64, total64
 from .costs import MATRIX, costs_into, slopes_into
-from .lines import CUT, exponentials_into, window
+from .lines import CUT, LARGEST, exponentials_into, window
 from .solve import fill, targets_into
 from .work import G0, LEVEL, SUM_B, SUM_G, SUM_PAYLOAD, SUM_Y, B, Cotangents, Rows, Work, Y, workspace
 
 _NEVER = -1e30
-_LARGEST = 80.0  # logarithm of E for a target without weight, beside the largest of the others
 
 
 @borrowing
@@ -56,7 +55,7 @@ def line_into(x: float, y: F64, b: F64, potential: F64, m: int, inverse: float, 
         store64(logs, k, e)
         e = choose(load64(b, k) > 0.0, e, splat64(-1e300))
         most = choose(e > most, e, most)
-    shift, largest = highest64(most), splat64(_LARGEST)
+    shift, largest = highest64(most), splat64(LARGEST)
     for k in range(0, m, 16):
         e = load64(logs, k) - shift
         store64(logs, k, choose(e > largest, largest, e))

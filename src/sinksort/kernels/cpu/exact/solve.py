@@ -36,7 +36,7 @@ from ...numba_maths import F64, I64
 from ...numba_simd import choose, highest64, load64, splat64, store64, total64
 from .costs import MATRIX, costs_into, slopes_into
 from .laplacian import edges, eliminate, ends_into, scale, substitute
-from .lines import CUT, exponentials_into, window
+from .lines import CUT, LARGEST, exponentials_into, window
 from .newton import newton
 from .start import start
 from .work import G0, GAMMA, MOST, SPARE, SUM_B, SUM_G, SUM_Y, A, B, Cotangents, Rows, V, Work, X, Y, workspace
@@ -73,13 +73,13 @@ def compacted(w: Work, x: F64, a: F64, n: int, y: F64, b: F64, m: int) -> tuple[
 
 
 @borrowing
-def band_into(w: Work, n: int, K: int, eps: float, kind: int, p: float, given: F64, potential: F64, own: F64,
-              relative: bool) -> int:  # fmt: skip
-    """Write exp(own_i + potential_k - C_ik / eps), four values at a time; return the number of such groups.
+def band_into(w: Work, n: int, K: int, eps: float, kind: int, p: float, given: F64, potential: F64) -> int:
+    """Write exp(potential_k - C_ik / eps), four values at a time; return the number of such groups.
 
-    relative  IN   whether each line is to be scaled so that its largest entry is 1; its exponent then goes to MOST
+    Each line is scaled so that its largest entry for a target with weight is 1. The exponent of that goes to MOST.
     """
-    x, y, lines, band = w.values[X], w.targets[Y], w.lines, w.band
+    x, y, b, lines, band = w.values[X], w.targets[Y], w.targets[B], w.lines, w.band
+    none, largest = splat64(-1e300), splat64(LARGEST)
     groups, at, inverse = (n + 3) // 4, 0, 1.0 / eps
     for g in range(groups):
         first, end = (K + 15) // 16 * 16, 0
@@ -87,16 +87,17 @@ def band_into(w: Work, n: int, K: int, eps: float, kind: int, p: float, given: F
             i = min(4 * g + r, n - 1)
             costs_into(kind, p, x[i], y, K, given[i * K :] if kind == MATRIX else given, lines[4])
             line = lines[r]
-            most = splat64(-1e300)
+            most = none
             for k in range(0, K, 16):
                 e = load64(potential, k) - load64(lines[4], k) * inverse
                 store64(line, k, e)
+                e = choose(load64(b, k) > 0.0, e, none)
                 most = choose(e > most, e, most)
-            shift = own[i] if not relative else -highest64(most)
-            if relative:
-                w.values[MOST, 4 * g + r] = -shift
+            shift = highest64(most)
+            w.values[MOST, 4 * g + r] = shift
             for k in range(0, K, 16):
-                store64(line, k, load64(line, k) + shift)
+                e = load64(line, k) - shift
+                store64(line, k, choose(e > largest, largest, e))
             f, e_ = window(line, K, -CUT)
             first, end = min(first, f), max(end, e_)
         band.lo[g], band.hi[g], band.offset[g] = first, end, at
@@ -134,7 +135,7 @@ def solve_row(w: Work, x: F64, a: F64, n: int, y: F64, b: F64, m: int, eps: floa
     potential[K:] = _NEVER
     steps, error, near = 0, np.inf, False
     for _ in range(_MOST_ROUNDS):
-        groups = band_into(w, values, K, eps, kind, p, given, potential, potential, True)
+        groups = band_into(w, values, K, eps, kind, p, given, potential)
         error, more, near = newton(
             w.band, groups, wide, w.values[A], w.targets[B], w.targets[GAMMA : GAMMA + 6], w.values[V], w.values[SPARE]
         )
@@ -250,6 +251,27 @@ def sound(x: F64, a: F64, y: F64, b: F64, eps: float) -> bool:
 
 
 @borrowing
+def normalise(w: Work, groups: int) -> None:
+    """Make the rows of the plan exact: sum_j b_j E_ij = 1.
+
+    With F they are so up to the rounding of C / eps, which is 1e-10 at eps = 1e-6. Where a gradient vanishes, large
+    terms that come from here cancel others that come from ``read``, which normalises its rows in this way.
+    """
+    E, b = w.band.G, w.targets[B]
+    for g in range(groups):
+        first, end = w.band.lo[g], w.band.hi[g]
+        at = w.band.offset[g] - first
+        for _ in range(4):
+            sums = splat64(0.0)
+            for k in range(first, end, 16):
+                sums = sums + load64(E, at + k) * load64(b, k)
+            unit = 1.0 / total64(sums)
+            for k in range(first, end, 16):
+                store64(E, at + k, load64(E, at + k) * unit)
+            at += end - first
+
+
+@borrowing
 def balance(w: Work, groups: int, n: int, m: int, a: F64, of_f: F64, mu: F64, nu: F64) -> None:
     """Solve for mu and nu, with nu = G' on entry; E stands in the band.
 
@@ -327,7 +349,8 @@ def solve_row_backward(w: Work, a: F64, n: int, m: int, eps: float, kind: int, p
     potential = w.targets[G0]
     for k in range(len(potential)):
         potential[k] = G[k] if k < m else _NEVER
-    groups = band_into(w, n, m, eps, kind, p, given, potential, F, False)
+    groups = band_into(w, n, m, eps, kind, p, given, potential)
+    normalise(w, groups)
     balance(w, groups, n, m, a, of_f, mu, nu)
     sum_y, sum_b, cost, slope, of_m = w.targets[SUM_Y], w.targets[SUM_B], w.lines[0], w.lines[1], w.lines[2]
     sum_y[:], sum_b[:] = 0.0, 0.0
