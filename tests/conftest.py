@@ -29,6 +29,7 @@ settings.load_profile("sinksort")
 
 #: The page is tested in a browser where there is one; the server behind it is tested everywhere.
 collect_ignore = [] if CHROMIUM else ["test_explore_browser.py"]
+collect_ignore += ["mutants"]  # a plugin for a pytest of its own, which limits the memory of its process
 
 
 def pytest_report_header() -> str:
