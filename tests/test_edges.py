@@ -387,3 +387,49 @@ def test_masks_of_nobody_and_of_everybody_in_long_rows(k):
     torch.testing.assert_close(mask, torch.full_like(mask, float(k > 0)), rtol=0, atol=1e-10)
     (gradient,) = torch.autograd.grad(mask.square().sum(), x)
     torch.testing.assert_close(gradient, torch.zeros_like(gradient), rtol=0, atol=1e-8)
+
+
+# ---- targets and values that weigh nothing, in every backend
+
+
+@pytest.mark.parametrize("n", [3, 11, 100, 3000, 40_000])
+@pytest.mark.parametrize("eps", [1e-2, 1e-5])
+def test_nobody_and_everybody_is_in_the_mask_whatever_values_weigh(n: int, eps: float) -> None:
+    """A value without weight far from all others was in a mask of nobody, and out of a mask of everybody."""
+    rng = np.random.default_rng(n)
+    x = torch.from_numpy(rng.standard_normal((2, n)))
+    x[:, 0], x[:, -1] = -30.0, 30.0
+    a = torch.from_numpy(rng.random((2, n)) + 0.1)
+    a[:, ::3], a[:, -1] = 0.0, 0.0
+    for given, backend in ((x, "torch"), (x, "auto"), (x.float(), "auto"), (x.float(), "torch")):
+        out = sinksort.soft_topk_mask(given, 0, weights=a, eps=eps, backend=backend)
+        torch.testing.assert_close(out, torch.zeros_like(out), rtol=0, atol=1e-7)
+        out = sinksort.soft_topk_mask(given, n, weights=a, eps=eps, backend=backend)
+        torch.testing.assert_close(out, torch.ones_like(out), rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("constant", [0.1, -1.51, 1e30, 3e-20])
+def test_averages_of_one_number_are_that_number(constant: float, dtype: torch.dtype) -> None:
+    x = torch.full((2, 110), constant, dtype=dtype)
+    weights = torch.from_numpy(np.random.default_rng(0).random((2, 110)))
+    for options in ({}, {"weights": weights}):
+        for backend in ("torch", "auto"):
+            for out in (
+                sinksort.soft_sort(x, backend=backend, **options),
+                sinksort.soft_median(x, backend=backend, **options),
+                sinksort.soft_topk(x, 3, backend=backend, **options).values,
+            ):
+                assert torch.equal(out, x[..., :1].reshape(2, *[1] * (out.ndim - 1)).expand(out.shape))
+
+
+def test_gradients_of_several_quantiles_of_half_precision_are_added_up_in_single() -> None:
+    x = (torch.rand(64, 127, generator=torch.Generator().manual_seed(0)) < 0.5).half().requires_grad_()
+    levels = [0.0, 0.371, 0.5, 1.0]
+    c = torch.tensor([-2.25, 2.25, 0.25, 0.125])[:, None]
+    out = sinksort.soft_quantile(x, levels, eps=1e-3, squash=None)
+    (grad,) = torch.autograd.grad((out.float() * c).sum(), x)
+    true = x.detach().double().requires_grad_()
+    (expected,) = torch.autograd.grad((sinksort.soft_quantile(true, levels, eps=1e-3, squash=None) * c).sum(), true)
+    allowed = 1e-3 * expected.abs().amax(-1, keepdim=True) + 2**-10 * expected.abs()
+    assert ((grad.double() - expected).abs() <= allowed).all()

@@ -141,7 +141,7 @@ def disagreement(case: Case, rows: Rows, true: Answer, cotangent: torch.Tensor, 
         rounding = 1e-13 * np.abs(row.x).max() * case.of_values + 1e-300
         worst = float(np.max(np.abs(found - expected) / (_CLOSE * scale + rounding), initial=0.0))
         return max(worst, _slope_disagreement(case, row, true, cotangent, r, len(expected)))
-    except AssertionError:  # the oracle itself did not converge
+    except (AssertionError, np.linalg.LinAlgError):  # the oracle itself did not converge
         return None
 
 

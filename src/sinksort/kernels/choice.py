@@ -33,7 +33,7 @@ _ORDINARY = Newton()
 _REACHED = 1e-5  #: marginal error that kernels always come below
 #: Least entropy of sorts and selections of short rows in single precision; of very short ones, to as few targets.
 _SHARP, _SHARP_OF_VERY_SHORT = 5e-3, 1e-3
-_VERY_SHARP = 3e-5  #: the same of quantiles
+_VERY_SHARP = 2e-3  #: the same of quantiles
 _MOST_LOGS = 128  #: values of rows whose plans are answered as such
 _VERY_SHORT = 20  #: values of rows that Numba's kernels work on sixteen at a time
 #: Of single precision, and of potentials in 48 bits: beyond, hard plans come out wrong, or 1 / eps is nothing.

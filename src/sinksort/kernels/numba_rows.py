@@ -237,11 +237,15 @@ def _alone(ask: Ask) -> bool:
 
 
 def _in_double(ask: Ask) -> bool:
-    """Whether single precision is not enough for a sort, since eps is small or targets are many, or no faster."""
+    """Whether single precision is not enough for a sort, or no faster: eps is small, targets are many, or no squash."""
     n, K, eps = ask.x.shape[-1], ask.y.shape[-1], ask.eps
     if ask.m is not None or K <= FEW:
         return False
-    return n * K > _SMALL or (eps < least_eps(n, K) if not isinstance(eps, Tensor) else n > SHORT or K > SHORT)
+    return (
+        ask.squash is None
+        or n * K > _SMALL
+        or (eps < least_eps(n, K) if not isinstance(eps, Tensor) else n > SHORT or K > SHORT)
+    )
 
 
 def _in_lanes(n: int, K: int, m: int | None) -> bool:

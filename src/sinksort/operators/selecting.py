@@ -66,8 +66,10 @@ def soft_quantile(
     if quantiles is None:
         b = _fillers(x, levels, width, dim, mask)
         shape = (len(b), *rows.shape)
+        # Gradients of several levels add up, which half precision had better not do.
+        summed = rows.float() if len(b) > 1 and x.element_size() < 4 else rows
         quantiles = plan_for(
-            rows.expand(shape),
+            summed.expand(shape),
             reads="averages",
             weights=None if weights is None else like_rows(weights, x, dim, "weights").expand(shape),
             mask=None if kept is None else kept.expand(shape),
@@ -78,7 +80,7 @@ def soft_quantile(
             solver=solver,
             backend=backend,
         ).sorted()[..., 1]
-        quantiles = quantiles.squeeze(0) if one else quantiles
+        quantiles = (quantiles.squeeze(0) if one else quantiles).to(x.dtype)
     if kept is not None:
         quantiles = torch.where(kept.any(-1), quantiles, 0.0)
     return quantiles.unsqueeze(dim if dim < 0 or one else dim + 1) if keepdim else quantiles

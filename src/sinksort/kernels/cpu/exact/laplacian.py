@@ -15,7 +15,9 @@ from ...numba_compile import borrowing
 from ...numba_maths import F64, I64
 from ...numba_simd import load64, splat64, store64, total64
 
-_GROUND = 1e-13  # times its weight: what joins a target to the ground, as the ridge of ``semidual.hessian_factor``
+# What joins a target to the ground, times its weight. A step of Newton's method must not wander along what hardly any
+# mass crosses, so there it is the ridge of ``semidual.hessian_factor``. A gradient needs it only where nothing crosses.
+GROUND_OF_STEPS, GROUND_OF_GRADIENTS = 1e-13, 1e-16
 _FAINT = 1e-25  # exponentials below this add nothing to an edge
 
 
@@ -77,11 +79,11 @@ def ends_into(groups: int, lo: I64, hi: I64, K: int, ends: I64) -> int:
 
 
 @borrowing
-def eliminate(W: F64, K: int, S: int, ends: I64, b: F64, ground: F64, inverse: F64) -> None:
+def eliminate(W: F64, K: int, S: int, ends: I64, b: F64, per_weight: float, ground: F64, inverse: F64) -> None:
     """Take out all targets, four at a time. K is a multiple of 16; targets behind the last one weigh nothing."""
     none = splat64(0.0)
     for k in range(K):
-        ground[k] = _GROUND * b[k] if b[k] > 0.0 else 1.0
+        ground[k] = per_weight * b[k] if b[k] > 0.0 else 1.0
     for k0 in range(0, K, 4):
         end, block = ends[k0 + 3], k0 & -16
         for k in range(k0, k0 + 4):

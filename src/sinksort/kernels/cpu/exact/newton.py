@@ -18,14 +18,14 @@ import numpy as np
 from ...numba_compile import borrowing
 from ...numba_maths import F64, I64, exp64
 from ...numba_simd import load64, splat64, store64, total64
-from .laplacian import edges, eliminate, ends_into, scale, substitute
+from .laplacian import GROUND_OF_STEPS, edges, eliminate, ends_into, scale, substitute
 
 _KEEP = 0.2  # of the error: a matrix that leaves more than this is made anew
 _LARGEST_STEP = 3.0  # in units of eps
 _MOST = 100  # steps
 ENOUGH = 1e-10  # marginal error at which a row has converged
 _WANTED = 1e-13  # marginal error that costs one more cheap step
-_SLOW = 0.3  # below ENOUGH, a step that leaves more than this has met rounding
+_SLOW = 0.3  # below ENOUGH, a step with a new matrix that leaves more than this has met rounding
 _FAR = 25.0  # potentials that moved as far as this, in units of eps, make other pairs matter
 
 
@@ -83,7 +83,7 @@ def newton(band: Band, groups: int, K: int, a: F64, b: F64, work: F64, v: F64, s
     for k in range(K):
         base[k], direction[k] = 0.0, 0.0
     length, slope, error, before, known = 1.0, np.inf, np.inf, np.inf, False
-    steps, matrices = 0, 0
+    steps, matrices, fresh = 0, 0, False
     while True:
         farthest = 0.0
         for k in range(K):
@@ -99,18 +99,19 @@ def newton(band: Band, groups: int, K: int, a: F64, b: F64, work: F64, v: F64, s
             here += s[k] * direction[k]
         if farthest > _FAR:
             return error, matrices, False
-        if not error > _WANTED or steps >= _MOST or (error <= ENOUGH and error > _SLOW * before):
+        if not error > _WANTED or steps >= _MOST or (error <= ENOUGH and fresh and error > _SLOW * before):
             break
         steps += 1
         if here < -0.5 * slope:  # the maximum was passed: the secant of the slopes says where it is
             length *= slope / (slope - here)
             continue
-        if not known or error > _KEEP * before:
+        fresh = not known or error > _KEEP * before
+        if fresh:
             for i in range(4 * groups):
                 spare[i] = a[i] * v[i] * v[i]
             edges(band.G, spare, groups, band.lo, band.hi, band.offset, K, S, band.W)
             scale(band.W, u, band.ends, K, S)
-            eliminate(band.W, K, S, band.ends, b, ground, band.inverse)
+            eliminate(band.W, K, S, band.ends, b, GROUND_OF_STEPS, ground, band.inverse)
             known, matrices = True, matrices + 1
         before = error
         for k in range(K):

@@ -35,7 +35,7 @@ from ...numba_compile import borrowing, exact
 from ...numba_maths import F64, I64
 from ...numba_simd import choose, highest64, load64, splat64, store64, total64
 from .costs import MATRIX, costs_into, slopes_into
-from .laplacian import edges, eliminate, ends_into, scale, substitute
+from .laplacian import GROUND_OF_GRADIENTS, edges, eliminate, ends_into, scale, substitute
 from .lines import CUT, LARGEST, exponentials_into, window
 from .newton import newton
 from .start import start
@@ -300,7 +300,7 @@ def balance(w: Work, groups: int, n: int, m: int, a: F64, of_f: F64, mu: F64, nu
     S = ends_into(groups, w.band.lo, w.band.hi, wide, w.band.ends)
     edges(E, w.values[SPARE], groups, w.band.lo, w.band.hi, w.band.offset, wide, S, w.band.W)
     scale(w.band.W, b, w.band.ends, wide, S)
-    eliminate(w.band.W, wide, S, w.band.ends, b, ground, w.band.inverse)
+    eliminate(w.band.W, wide, S, w.band.ends, b, GROUND_OF_GRADIENTS, ground, w.band.inverse)
     substitute(w.band.W, wide, S, w.band.ends, w.band.inverse, r)
     level = 0.0
     for k in range(m):
