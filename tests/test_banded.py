@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 import sinksort
-from sinksort import refine
-from sinksort.banded import Band, Staircase, smooth_widths
-from sinksort.banded_factor import BlockFactor
-from sinksort.banded_plan import BandedPlan
-from sinksort.grid import Grid
-from sinksort.rules import Rule
-from sinksort.solvers.start import staircase_potentials
+from sinksort.core.solvers.start import staircase_potentials
+from sinksort.linear import refine
+from sinksort.linear.band.blocks import Band, Staircase, smooth_widths
+from sinksort.linear.band.factor import BlockFactor
+from sinksort.linear.band.plan import BandedPlan
+from sinksort.linear.grid import Grid
+from sinksort.linear.rules import Rule
 from tests.inputs import KINDS, table, values
 
 WHOLE = sinksort.Newton(compress=False)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import sinksort
 import sinksort.distributed as spread
-from sinksort import elsewhere
+from sinksort.linear import elsewhere
 from tests.inputs import table
 from tests.processes import Team, raised
 

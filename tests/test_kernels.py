@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import sinksort
-from sinksort.kernels import choice, posed, reference
-from sinksort.kernels.asks import Ask
-from sinksort.solvers import Newton
+from sinksort.core.solvers import Newton
+from sinksort.kernels import dispatch, memo, reference
+from sinksort.kernels.contract import Ask
 
 EXACT = Newton(compress=False)
 
@@ -148,9 +148,9 @@ def test_unknown_backends_and_float64_of_long_rows_are_refused():
 
 
 def test_a_missing_package_is_an_error_by_name_and_logged_once_for_auto(monkeypatch, caplog):
-    monkeypatch.setitem(choice._MISSING, "numba", choice._missing("a_package_that_is_not_there", "numba"))
-    monkeypatch.setattr(posed, "_known", {})
-    choice._said.clear()
+    monkeypatch.setitem(dispatch._MISSING, "numba", dispatch._missing("a_package_that_is_not_there", "numba"))
+    monkeypatch.setattr(memo, "_known", {})
+    dispatch._said.clear()
     with pytest.raises(ValueError, match=r"is not installed; install it with pip install 'sinksort\[cpu\]'"):
         sinksort.soft_rank(rows(2, 6), backend="numba")
     with caplog.at_level(logging.INFO, logger="sinksort"):
@@ -264,15 +264,15 @@ def test_compiled_programs_see_one_operator(call, n):
 
 
 def test_operators_are_registered_as_torch_wants_them():
-    from sinksort.kernels import ops
-    from sinksort.kernels.tables import default_targets
+    from sinksort.kernels import autograd
+    from sinksort.kernels.targets import default_targets
 
     x = rows(3, 12).requires_grad_()
     at = default_targets(12, 12, None, False, x.device)
-    ask = ops._flat(Ask(x, None, at.y, at.b, 0.01, "sigmoid"))
+    ask = autograd._flat(Ask(x, None, at.y, at.b, 0.01, "sigmoid"))
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
-    torch.library.opcheck(ops._pull_op, (*ask, at.phi, "numba"), test_utils=checks)
-    torch.library.opcheck(ops._push_op, (*ask, "numba"), test_utils=checks)
+    torch.library.opcheck(autograd._pull_op, (*ask, at.phi, "numba"), test_utils=checks)
+    torch.library.opcheck(autograd._push_op, (*ask, "numba"), test_utils=checks)
 
 
 def test_autocast_changes_nothing():
@@ -332,7 +332,7 @@ def test_sharp_quantiles_and_top_values_are_right_row_by_row(n, eps):
 
 
 def test_a_call_made_before_is_decided_as_before_and_no_other_is(monkeypatch):
-    monkeypatch.setattr(posed, "_known", {})
+    monkeypatch.setattr(memo, "_known", {})
     x = rows(5, 30)
     for _ in range(2):
         other = rows(5, 30, seed=2).requires_grad_()
@@ -341,7 +341,7 @@ def test_a_call_made_before_is_decided_as_before_and_no_other_is(monkeypatch):
         ours, exact = sinksort.soft_rank(other, eps=0.05), sinksort.soft_rank(other, eps=0.05, backend="torch")
         torch.testing.assert_close(ours, exact, rtol=0, atol=1e-4)
         assert sinksort.last_backend() == "torch"
-    assert len(posed._known) == 2  # by name, and automatically; the reference is none of them
+    assert len(memo._known) == 2  # by name, and automatically; the reference is none of them
     torch.testing.assert_close(  # another dtype, another layout, what equals an option or cannot be one
         sinksort.soft_rank(x.double(), eps=0.05).float(), sinksort.soft_rank(x, eps=0.05), rtol=0, atol=1e-4
     )

@@ -15,18 +15,18 @@ import pytest
 from sinksort.kernels import cache
 
 KERNELS = Path(cache.__file__).parent
-FUNCTIONS = "from .numba_compile import exact\n\n@exact\ndef twice(x):\n    return 2 * x\n"
-PROGRAM = "from two.numba_functions import twice\nprint(twice({}))"
+FUNCTIONS = "from .engine.compile import exact\n\n@exact\ndef twice(x):\n    return 2 * x\n"
+PROGRAM = "from two.cpu.functions import twice\nprint(twice({}))"
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A package with one function that is compiled as kernels are, and an empty folder for what is kept."""
     package = tmp_path / "two"
-    package.mkdir()
-    for name in ("cache.py", "numba_cache.py", "numba_compile.py", "numba_parts.py"):
+    (package / "cpu" / "engine").mkdir(parents=True)
+    for name in ("cache.py", "cpu/engine/cache.py", "cpu/engine/compile.py", "cpu/engine/parts.py"):
         (package / name).write_text((KERNELS / name).read_text())
-    (package / "numba_functions.py").write_text(FUNCTIONS)
+    (package / "cpu" / "functions.py").write_text(FUNCTIONS)
     kept = tmp_path / "kept"
     kept.mkdir(mode=0o700)
     return kept
@@ -228,7 +228,7 @@ def test_two_processes_at_once(folder: Path) -> None:
 def test_what_is_kept_of_other_sources_is_compiled_again(folder: Path) -> None:
     called(folder)
     (path,) = kept(folder)
-    source = folder.parent / "two" / "numba_functions.py"
+    source = folder.parent / "two" / "cpu" / "functions.py"
     source.write_text(source.read_text().replace("2 * x", "3 * x"))
     answer, said = called(folder)
     assert answer == "15"

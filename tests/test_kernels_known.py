@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import sinksort
-from sinksort.kernels import ops, posed
-from sinksort.kernels.asks import Ask, some_rows
-from sinksort.kernels.tables import default_targets
+from sinksort.kernels import autograd, memo
+from sinksort.kernels.contract import Ask, some_rows
+from sinksort.kernels.targets import default_targets
 
 
 def rows(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -42,8 +42,8 @@ LAYOUTS = {
 
 @pytest.fixture
 def memory(monkeypatch):
-    monkeypatch.setattr(posed, "_known", {})
-    return lambda: posed._known
+    monkeypatch.setattr(memo, "_known", {})
+    return lambda: memo._known
 
 
 def value_and_gradient(call, x, **options):
@@ -168,7 +168,7 @@ def test_rows_that_kernels_give_up_are_the_reference_s_again(memory, monkeypatch
     """All of them, if no error is small enough; and what is remembered of all rows is not what some rows need."""
     x, w = rows(7, 30), rows(7, 30, seed=1)
     sinksort.soft_rank(x)
-    monkeypatch.setattr(ops, "_ACCEPTED", 1e-9)
+    monkeypatch.setattr(autograd, "_ACCEPTED", 1e-9)
     ours, exact = x.clone().requires_grad_(), x.double().requires_grad_()
     out, truth = sinksort.soft_rank(ours), sinksort.soft_rank(exact)
     torch.testing.assert_close(out.double(), truth, rtol=0, atol=3e-6)
@@ -181,7 +181,7 @@ def test_rows_that_kernels_give_up_are_the_reference_s_again(memory, monkeypatch
 
 
 def test_nothing_of_x_is_kept_and_memories_do_not_pile_up(memory, monkeypatch):
-    monkeypatch.setattr(posed, "_MOST_KNOWN", 5)
+    monkeypatch.setattr(memo, "_MOST_KNOWN", 5)
     for n in range(3, 12):
         for call in ALONE.values():
             x = rows(2, n + 2).requires_grad_()

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 import sinksort
-from sinksort.kernels.asks import Ask, in_tensors
-from sinksort.rules import gauss_rule
+from sinksort.kernels.contract import Ask, in_tensors
+from sinksort.linear.rules import gauss_rule
 
 numba = pytest.importorskip("numba")
-numba_rows = pytest.importorskip("sinksort.kernels.numba_rows")
+numba_rows = pytest.importorskip("sinksort.kernels.cpu.rows")
 numba_runtime = pytest.importorskip("numba.core.runtime")
 
 REFERENCE = sinksort.Newton(compress=False)

@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 import sinksort
-from sinksort.kernels import ops
-from sinksort.kernels.asks import Ask, in_tensors
+from sinksort.kernels import autograd
+from sinksort.kernels.contract import Ask, in_tensors
 
 from .test_kernels_numba import ACCEPTED, REFERENCE, inputs
 
-numba_late = pytest.importorskip("sinksort.kernels.numba_late")
-numba_rows = pytest.importorskip("sinksort.kernels.numba_rows")
+numba_late = pytest.importorskip("sinksort.kernels.cpu.rejected")
+numba_rows = pytest.importorskip("sinksort.kernels.cpu.rows")
 
 
 def rows_of(kind: str, R: int, n: int) -> Tensor:
@@ -147,7 +147,7 @@ def test_who_answers_rows_that_are_left_over(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(numba_late, "pull", told("late", numba_late.pull))
     monkeypatch.setattr(numba_late, "pull_backward", told("late backward", numba_late.pull_backward))
-    monkeypatch.setitem(ops._REFERENCE, "pull", told("reference", ops._REFERENCE["pull"]))
+    monkeypatch.setitem(autograd._REFERENCE, "pull", told("reference", autograd._REFERENCE["pull"]))
     x = rows_of("half zero", 5, 300)
     x[2, 7] = torch.inf
     x[3] = rows_of("normal", 1, 300)[0]

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 import sinksort
-from sinksort.kernels.asks import Ask
+from sinksort.kernels.contract import Ask
 from sinksort.kernels.reference import pulled
-from sinksort.rules import gauss_rule
+from sinksort.linear.rules import gauss_rule
 
 pytest.importorskip("numba")
-from sinksort.kernels import numba_long as kernels
+from sinksort.kernels.cpu.row import pieces as kernels
 
 N = 2501
 ACCEPTED = 5e-6  # what the caller accepts of ``Answer.error``

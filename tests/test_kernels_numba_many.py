@@ -10,7 +10,7 @@ import sinksort
 
 from .test_kernels_numba import ACCEPTED, KINDS, assert_right, inputs, natural, rank_ask, true_ranks
 
-numba_rows = pytest.importorskip("sinksort.kernels.numba_rows")
+numba_rows = pytest.importorskip("sinksort.kernels.cpu.rows")
 
 REFERENCE = sinksort.Newton(compress=False)
 R = 19  # sixteen, and some more

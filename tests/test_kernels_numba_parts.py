@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sinksort import rules
+from sinksort.linear import rules
 
-numba_rows_grid = pytest.importorskip("sinksort.kernels.numba_rows_grid")
+numba_rows_grid = pytest.importorskip("sinksort.kernels.cpu.row.grid")
 
-numba_rows_read = pytest.importorskip("sinksort.kernels.numba_rows_read")
+numba_rows_read = pytest.importorskip("sinksort.kernels.cpu.row.read")
 
 CELLS, N, LOW, HIGH = 11, 37, -1.1, 1.1
 WHOLE = 48  #: a row is as long as whole vectors of sixteen; what is behind its values weighs nothing
@@ -86,7 +86,7 @@ def test_kernels_look_at_the_last_coefficients_of_a_rule() -> None:
 
 @pytest.mark.parametrize("kind", ["even", "crowded"])
 def test_places_are_sorted_and_the_last_one_is_repeated(kind: str) -> None:
-    numba_rows_sources = pytest.importorskip("sinksort.kernels.numba_rows_sources")
+    numba_rows_sources = pytest.importorskip("sinksort.kernels.cpu.engine.sources")
     random = np.random.default_rng(1)
     at = random.uniform(0.0, 1.0, N) ** (1 if kind == "even" else 40)
     out, order = np.full(WHOLE, np.nan), np.full(WHOLE, -1, np.int32)

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 import sinksort
-from sinksort.kernels import numba_rows
-from sinksort.kernels.asks import Ask
+from sinksort.kernels.contract import Ask
+from sinksort.kernels.cpu import rows
 
 from .test_kernels_numba import REFERENCE, inputs, some_weights
 
@@ -80,6 +80,6 @@ def test_very_short_rows_keep_no_more_than_their_own_kernels_need() -> None:
     """Three numbers for each target; more where ranks or sorts of them go to kernels with larger states."""
     y, b = torch.linspace(0, 1, 10)[None], torch.full((1, 10), 0.1)
     asks = {eps: Ask(inputs("normal", 32, 10), None, y, b, eps, "sigmoid") for eps in (1e-1, 1e-2, 1e-3, 1e-4)}
-    columns = {eps: numba_rows.state_layout(ask)[0] for eps, ask in asks.items()}
+    columns = {eps: rows.state_layout(ask)[0] for eps, ask in asks.items()}
     assert columns[1e-2] == columns[1e-3] == 30
     assert min(columns[1e-1], columns[1e-4]) > 30

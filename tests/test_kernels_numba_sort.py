@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 import sinksort
-from sinksort.kernels.asks import Ask, in_tensors
+from sinksort.kernels.contract import Ask, in_tensors
 
 from .test_kernels_numba import ACCEPTED, REFERENCE, inputs, some_weights
 
-numba_rows = pytest.importorskip("sinksort.kernels.numba_rows")
-panels = pytest.importorskip("sinksort.kernels.numba_sort_panels")
-small = pytest.importorskip("sinksort.kernels.numba_sort_small")
+numba_rows = pytest.importorskip("sinksort.kernels.cpu.rows")
+panels = pytest.importorskip("sinksort.kernels.cpu.sort.panels")
+small = pytest.importorskip("sinksort.kernels.cpu.sort.small")
 
 KINDS = ("normal", "uniform", "heavy tails", "ties", "few values", "constant", "outlier", "2 clusters", "5 clusters",
          "tight clusters", "huge", "sorted")  # fmt: skip

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from sinksort.kernels import numba_tasks
+from sinksort.kernels.cpu.engine import threads as numba_tasks
 
 
 @pytest.fixture

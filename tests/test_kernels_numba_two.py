@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 import sinksort
-from sinksort.kernels import ops
-from sinksort.kernels.asks import Ask
-from sinksort.kernels.choice import kernels_named
-from sinksort.kernels.tables import membership_targets
+from sinksort.kernels import autograd
+from sinksort.kernels.contract import Ask
+from sinksort.kernels.dispatch import kernels_named
+from sinksort.kernels.targets import membership_targets
 from tests.masks import true_mask
 
-numba_rows = pytest.importorskip("sinksort.kernels.numba_rows")
+numba_rows = pytest.importorskip("sinksort.kernels.cpu.rows")
 
 REFERENCE = sinksort.Newton(compress=False)
 KINDS = (
@@ -170,14 +170,14 @@ def test_long_rows_take_them_up_to_a_piece() -> None:
     def kernels(n: int) -> str:
         return kernels_named("numba", Ask(torch.empty(1, n), None, at.y, at.b, 1e-3, "sigmoid")).__name__
 
-    assert kernels(1 << 15) == "sinksort.kernels.numba_rows"
-    assert kernels((1 << 15) + 1) == "sinksort.kernels.numba_long"
+    assert kernels(1 << 15) == "sinksort.kernels.cpu.rows"
+    assert kernels((1 << 15) + 1) == "sinksort.kernels.cpu.row.pieces"
 
 
 @pytest.mark.parametrize(("n", "eps"), [(12, 1e-3), (12, 1e-2), (40, 1e-2)])
 def test_compilers_see_the_right_shapes(n: int, eps: float) -> None:
     x = inputs("normal", 3, n, 0).requires_grad_()
     at = membership_targets(5 / n, True, x.device)
-    ask = ops._flat(Ask(x, None, at.y, at.b, eps, "sigmoid"))
+    ask = autograd._flat(Ask(x, None, at.y, at.b, eps, "sigmoid"))
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
-    torch.library.opcheck(ops._pull_op, (*ask, at.phi, "numba"), test_utils=checks)
+    torch.library.opcheck(autograd._pull_op, (*ask, at.phi, "numba"), test_utils=checks)

@@ -6,13 +6,15 @@ import pytest
 import torch
 
 import sinksort
-from sinksort.kernels.asks import Ask
-from sinksort.kernels.tables import default_targets, membership_targets
+from sinksort.kernels.contract import Ask
+from sinksort.kernels.targets import default_targets, membership_targets
 from tests.masks import true_mask
 
 pytest.importorskip("triton", reason="Triton is made for Linux only")
 
-from sinksort.kernels import triton_rows, triton_state, triton_whole  # after the check that Triton is there
+from sinksort.kernels.gpu import rows as triton_rows
+from sinksort.kernels.gpu.engine import state
+from sinksort.kernels.gpu.exact import all_targets  # after the check that Triton is there
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 WHOLE = sinksort.Newton(compress=False)
@@ -70,7 +72,7 @@ def pulled(ask, phi):
 
 def taken_over(answer):
     """Which rows the last launch has answered."""
-    return (answer.state.view(torch.int8)[:, triton_state.LATE.value] != 0).tolist()
+    return (answer.state.view(torch.int8)[:, state.LATE.value] != 0).tolist()
 
 
 def pushed(ask):
@@ -319,7 +321,7 @@ def test_more_targets_than_a_matrix_takes():
 def test_what_cannot_be_solved_is_nan_and_never_wrong(monkeypatch):
     if DEVICE.type == "cuda":
         pytest.skip("a compiled kernel keeps its number of steps")
-    monkeypatch.setattr(triton_whole, "_STEPS", type(triton_whole._STEPS)(0))
+    monkeypatch.setattr(all_targets, "_STEPS", type(all_targets._STEPS)(0))
     x = torch.stack([random(40), 3.0 * torch.ones(40)])
     ask, phi = rank_ask(x, 1e-3, 24)  # too few nodes for the first row
     answer, _, gradient = pulled(ask, phi)

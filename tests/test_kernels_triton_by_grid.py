@@ -9,9 +9,10 @@ import sinksort
 
 pytest.importorskip("triton", reason="Triton is made for Linux only")
 
-from sinksort.kernels import triton_launch, triton_long, triton_rows  # after the check that Triton is there
-from sinksort.kernels import triton_long_by_grid as by_grid
-from sinksort.kernels import triton_rows_late_launch as late
+from sinksort.kernels.gpu import long, rows  # after the check that Triton is there
+from sinksort.kernels.gpu.engine import launch
+from sinksort.kernels.gpu.exact import rows_launch as late
+from sinksort.kernels.gpu.grid import rows as by_grid
 from tests.test_kernels_triton import DEVICE, pulled, random, rank_ask, same, taken_over, true_ranks
 
 
@@ -20,7 +21,7 @@ def right(ask, phi):
     answer, w, gradient = pulled(ask, phi)
     same(answer.out, gradient, *true_ranks(ask), w, ask.x.shape[-1])
     assert (answer.error <= 5e-6).all()
-    assert triton_rows.state_layout(ask) == (answer.state.shape[1], answer.state.dtype)
+    assert rows.state_layout(ask) == (answer.state.shape[1], answer.state.dtype)
     return taken_over(answer)
 
 
@@ -50,7 +51,7 @@ def test_weights_and_infinite_values_without_a_squash():
 
 def test_a_row_that_grid_and_panels_cannot_answer_is_taken_over(monkeypatch):
     """Three groups far apart beside an ordinary row, and the gradients of both. Short, for the interpreter."""
-    monkeypatch.setattr(triton_rows, "_WIDE", 32)
+    monkeypatch.setattr(rows, "_WIDE", 32)
     monkeypatch.setattr(late, "_PANELS", {"few": (4, 4, 2)})
     x = torch.stack([random(70), torch.arange(70) % 3 * 10.0 + 0.1 * random(70, seed=2)]).to(DEVICE)
     assert right(*rank_ask(x, 1e-2, 48)) == [False, True]
@@ -63,12 +64,12 @@ BOTH = ["spread_cotangents", "solve_backward"]
     ("kernels", "n", "names"),
     [
         (
-            triton_rows,
+            rows,
             2048,
             ["spread", "solve", "late_rows", "forward", *BOTH, "late_rows_backward", "backward"],
         ),
         (
-            triton_long,
+            long,
             2049,
             ["moments", "spread", "solve", "read", "late_forward", *BOTH, "sum_back", "read_back", "late_backward"],
         ),
@@ -81,8 +82,8 @@ def test_launches_of_rows_that_a_program_can_read_and_of_longer_ones(monkeypatch
         found.append(kernel.__name__)
 
     for make in ("__call__", "at_once"):
-        monkeypatch.setattr(triton_launch.Recorder, make, note)
-    monkeypatch.setattr(triton_launch, "_records", {})  # nothing that was launched here is to be launched again
+        monkeypatch.setattr(launch.Recorder, make, note)
+    monkeypatch.setattr(launch, "_records", {})  # nothing that was launched here is to be launched again
     ask, phi = rank_ask(random(1, n), 1e-2, 40)
     answer = kernels.pull(ask, phi)
     kernels.pull_backward(ask, phi, answer.state, ask.x)

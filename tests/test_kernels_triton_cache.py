@@ -18,7 +18,7 @@ from sinksort.kernels import cache
 
 pytest.importorskip("triton", reason="Triton is made for Linux only")
 
-from sinksort.kernels.triton_cache import KernelCache, kept_with_checksums
+from sinksort.kernels.gpu.engine.cache import KernelCache, kept_with_checksums
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def test_kernels_of_others_are_kept_as_before(story: dict[str, Any]) -> None:
 
 def test_another_cache_that_somebody_has_named_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     with kept_with_checksums():
-        assert os.environ["TRITON_CACHE_MANAGER"] == "sinksort.kernels.triton_cache:KernelCache"
+        assert os.environ["TRITON_CACHE_MANAGER"] == "sinksort.kernels.gpu.engine.cache:KernelCache"
         with kept_with_checksums():
             pass
         assert "TRITON_CACHE_MANAGER" in os.environ
@@ -66,7 +66,7 @@ def test_another_cache_that_somebody_has_named_is_left_alone(monkeypatch: pytest
 def test_our_launches_are_compiled_with_it() -> None:
     import torch
 
-    from sinksort.kernels.triton_launch import Recorder
+    from sinksort.kernels.gpu.engine.launch import Recorder
 
     class Kernel:
         arg_names = ("x",)
@@ -77,7 +77,7 @@ def test_our_launches_are_compiled_with_it() -> None:
     seen: list[str | None] = []
     x = torch.zeros(1)
     Recorder([x], [], (), None)(Kernel(), 1, x)
-    assert seen == ["sinksort.kernels.triton_cache:KernelCache"]
+    assert seen == ["sinksort.kernels.gpu.engine.cache:KernelCache"]
 
 
 def test_a_folder_of_triton_to_which_others_can_write_is_not_used(

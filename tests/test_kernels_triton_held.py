@@ -7,12 +7,14 @@ import torch
 
 import sinksort
 from sinksort.kernels import reference
-from sinksort.kernels.asks import Ask
-from sinksort.kernels.tables import membership_targets, nodes_in_place_of
+from sinksort.kernels.contract import Ask
+from sinksort.kernels.targets import membership_targets, nodes_in_place_of
 
 pytest.importorskip("triton", reason="Triton is made for Linux only")
 
-from sinksort.kernels import triton_held, triton_held_secant, triton_rows  # after the check that Triton is there
+from sinksort.kernels.gpu import rows as triton_rows  # after the check that Triton is there
+from sinksort.kernels.gpu.registers import rows as triton_held
+from sinksort.kernels.gpu.registers import secant
 from tests.test_kernels_triton import (
     DEVICE,
     pulled,
@@ -84,7 +86,7 @@ def test_groups_far_apart_leave_gaps_of_which_a_rule_does_not_see_the_edges():
 
 @pytest.mark.parametrize(
     ("n", "where", "limits"),
-    [(20, triton_held, {"_STEPS": 1}), (33, triton_held_secant, {"_TRUSTED": 5, "_ROUNDS": 1})],
+    [(20, triton_held, {"_STEPS": 1}), (33, secant, {"_TRUSTED": 5, "_ROUNDS": 1})],
 )
 def test_rows_that_do_not_converge_are_taken_over(monkeypatch, n, where, limits):
     if DEVICE.type == "cuda":
@@ -191,7 +193,7 @@ def test_a_preconditioner_that_is_made_again_on_the_way(monkeypatch):
     """As for one row in thousands, whose start says nothing of its weakest links."""
     if DEVICE.type == "cuda":
         pytest.skip("a compiled kernel keeps its number of steps")
-    monkeypatch.setattr(triton_held_secant, "_TRUSTED", type(triton_held._STEPS)(5))
+    monkeypatch.setattr(secant, "_TRUSTED", type(triton_held._STEPS)(5))
     ask, phi = rank_ask(random(2, 33), 1e-3)
     answer, w, gradient = pulled(ask, phi)
     assert all(taken == triton_rows.at_last(ask) for taken in taken_over(answer))

@@ -7,7 +7,7 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is made for Linux only")
 
-from sinksort.kernels import triton_launch  # after the check that Triton is there
+from sinksort.kernels.gpu.engine import launch as triton_launch  # after the check that Triton is there
 
 
 class Compiled:

@@ -7,17 +7,17 @@ import pytest
 import torch
 
 import sinksort
-from sinksort.kernels.asks import Ask
-from sinksort.kernels.tables import default_targets, membership_targets
+from sinksort.kernels.contract import Ask
+from sinksort.kernels.targets import default_targets, membership_targets
 from sinksort.operators.selecting import filler_weights
 
 from . import inputs
 
 pytest.importorskip("triton", reason="Triton is made for Linux only")
 
-from sinksort.kernels import triton_long as kernels  # after the check that Triton is there
-from sinksort.kernels import triton_long_by_grid as by_grid
-from sinksort.kernels import triton_long_late_launch as late
+from sinksort.kernels.gpu import long as kernels  # after the check that Triton is there
+from sinksort.kernels.gpu.exact import pieces_launch as late
+from sinksort.kernels.gpu.grid import rows as by_grid
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 WHOLE = sinksort.Newton(compress=False)

@@ -7,23 +7,15 @@ import torch
 
 import sinksort
 from sinksort.kernels import reference
-from sinksort.kernels.asks import Ask
+from sinksort.kernels.contract import Ask
 
 pytest.importorskip("triton", reason="Triton is made for Linux only")
 
-from sinksort.kernels import triton_long as kernels  # after the check that Triton is there
-from sinksort.kernels import triton_long_few_several, triton_long_few_two
+from sinksort.kernels.gpu import long as kernels  # after the check that Triton is there
+from sinksort.kernels.gpu.thresholds import several, two
 
 from .masks import true_mask
-from .test_kernels_triton_long import (
-    DEVICE,
-    gradients_agree,
-    mask_ask,
-    quantile_ask,
-    random,
-    row_of_each,
-    truth,
-)
+from .test_kernels_triton_long import DEVICE, gradients_agree, mask_ask, quantile_ask, random, row_of_each, truth
 
 
 @pytest.fixture(params=["held", "in tiles"])
@@ -125,7 +117,7 @@ class TestSteps:
 
     @pytest.fixture(autouse=True)
     def no_patience(self, monkeypatch):
-        for module in (triton_long_few_two, triton_long_few_several):
+        for module in (two, several):
             monkeypatch.setattr(module, "PATIENCE", type(module.PATIENCE)(0))
 
     @pytest.mark.parametrize("eps", [1e-1, 1e-4])
@@ -142,7 +134,7 @@ class TestSteps:
 
     def test_steps_that_do_not_suffice(self, monkeypatch):
         """Rather no answer than a wrong one."""
-        monkeypatch.setattr(triton_long_few_several, "STEPS", type(triton_long_few_several.STEPS)(1))
+        monkeypatch.setattr(several, "STEPS", type(several.STEPS)(1))
         x = row_of_each("normal", n=200)
         ask = quantile_ask(x)
         answer = kernels.push(ask)

@@ -14,9 +14,10 @@ from sinksort.kernels import reference
 
 pytest.importorskip("triton", reason="Triton is made for Linux only")
 
-from sinksort.kernels import ops, posed, triton_launch  # after the check that Triton is there
-from sinksort.kernels import triton_long as kernels
-from sinksort.kernels import triton_long_late_launch as late
+from sinksort.kernels import autograd, memo
+from sinksort.kernels.gpu import long as kernels
+from sinksort.kernels.gpu.engine import launch  # after the check that Triton is there
+from sinksort.kernels.gpu.exact import pieces_launch as late
 
 from .test_kernels_triton_long import DEVICE, gradients_agree, mask_ask, quantile_ask, random, row_of_each
 from .test_kernels_triton_long_few import four_targets, pulled_as_the_reference_does
@@ -29,8 +30,8 @@ N = 141
 def shared(monkeypatch):
     """Rows as if they were long. One has three programs, of which the last has few values; of two, each has two."""
     monkeypatch.setattr(kernels, "_WHOLE", 0)
-    monkeypatch.setattr(posed, "_known", {})
-    monkeypatch.setattr(triton_launch, "_records", {})
+    monkeypatch.setattr(memo, "_known", {})
+    monkeypatch.setattr(launch, "_records", {})
     if INTERPRETED:
         monkeypatch.setattr(kernels, "_SHARED_TILE", 16)
         monkeypatch.setattr(kernels, "_FEW_BLOCK", 64)
@@ -107,13 +108,13 @@ def test_four_targets():
 
 def test_nan_stays_in_its_row_and_nothing_depends_on_who_is_first(monkeypatch):
     """And counters are left at zero, as the next launch wants them."""
-    made, counters = [], triton_launch.Recorder.counters
+    made, counters = [], launch.Recorder.counters
 
     def noted(recorder, count):
         made.append(counters(recorder, count))
         return made[-1]
 
-    monkeypatch.setattr(triton_launch.Recorder, "counters", noted)
+    monkeypatch.setattr(launch.Recorder, "counters", noted)
     x = row_of_each("normal", "normal", n=N)
     x[1, 130] = math.nan
     ask, phi = mask_ask(x)
@@ -132,7 +133,7 @@ def test_by_way_of_the_operator_nobody_looks(monkeypatch):
     def looked(_):
         raise AssertionError("somebody waits for the device")
 
-    monkeypatch.setattr(ops, "_late", looked)
+    monkeypatch.setattr(autograd, "_late", looked)
     x = row_of_each("normal", n=N)[0].requires_grad_()
     out = sinksort.soft_quantile(x, 0.5, backend="triton")
     (grad,) = torch.autograd.grad(out, x)

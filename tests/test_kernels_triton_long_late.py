@@ -19,11 +19,12 @@ pytest.importorskip("triton", reason="Triton is made for Linux only")
 import triton  # after the check that it is there
 import triton.language as tl
 
-from sinksort.kernels import choice, ops, posed, triton_launch
-from sinksort.kernels import triton_long as kernels
-from sinksort.kernels import triton_long_by_grid as by_grid
-from sinksort.kernels import triton_long_late_launch as late
-from sinksort.kernels.triton_long_late_passes import together
+from sinksort.kernels import autograd, dispatch, memo
+from sinksort.kernels.gpu import long as kernels
+from sinksort.kernels.gpu.engine import launch
+from sinksort.kernels.gpu.exact import pieces_launch as late
+from sinksort.kernels.gpu.exact.pieces_passes import together
+from sinksort.kernels.gpu.grid import rows as by_grid
 
 from .test_kernels_triton_long import ACCEPTED, DEVICE, gradients_agree, random, rank_ask, ranks_and_gradients, truth
 
@@ -34,8 +35,8 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Rows as if they were long; in the interpreter few panels, and many values at once. Nothing is remembered."""
-    monkeypatch.setattr(posed, "_known", {})
-    monkeypatch.setattr(triton_launch, "_records", {})
+    monkeypatch.setattr(memo, "_known", {})
+    monkeypatch.setattr(launch, "_records", {})
     monkeypatch.setattr(by_grid, "_WHOLE", 0)
     if INTERPRETED:
         monkeypatch.setattr(late, "_PANELS", {"few": (8, 2), "many": (32, 4)})
@@ -100,8 +101,8 @@ def test_by_way_of_the_operator_nobody_looks_at_errors(monkeypatch):
     def looked(_):
         raise AssertionError("somebody waits for the device")
 
-    monkeypatch.setattr(ops, "_late", looked)
-    monkeypatch.setattr(choice, "_SHORT", 0)
+    monkeypatch.setattr(autograd, "_late", looked)
+    monkeypatch.setattr(dispatch, "_SHORT", 0)
     x = clusters().half().to(DEVICE).requires_grad_()
     out = sinksort.soft_rank(x, eps=1e-2, descending=True, backend="triton")
     w = random(N, seed=9).half()
@@ -128,7 +129,7 @@ def test_what_needs_more_panels_than_there_are_is_nan(monkeypatch):
 
 def test_unsquashed_rows_that_need_more_are_answered_by_the_reference(monkeypatch):
     monkeypatch.setattr(late, "_PANELS", {"few": (4, 2), "many": (4, 2)})
-    monkeypatch.setattr(choice, "_SHORT", 0)
+    monkeypatch.setattr(dispatch, "_SHORT", 0)
     ranked_as_the_reference_does(rows(clusters() / 10.0, random(N).cpu()), None)
 
 
@@ -139,7 +140,7 @@ def test_where_triton_is_too_old_for_the_last_launch_the_reference_answers(monke
     monkeypatch.setattr(kernels, "AT_ONCE", False)
     monkeypatch.setattr(late, "forward", never)
     monkeypatch.setattr(late, "backward", never)
-    monkeypatch.setattr(choice, "_SHORT", 0)
+    monkeypatch.setattr(dispatch, "_SHORT", 0)
     ranked_as_the_reference_does(rows(clusters(), random(N).cpu()), "sigmoid")
 
 

@@ -8,8 +8,10 @@ pytest.importorskip("triton", reason="Triton is made for Linux only")
 import triton  # after the check that it is there
 import triton.language as tl
 
-from sinksort.kernels import triton_launch, triton_long, triton_rows, triton_state
-from sinksort.kernels.tables import nodes_in_place_of
+from sinksort.kernels.gpu import long, rows
+from sinksort.kernels.gpu.engine import launch
+from sinksort.kernels.gpu.engine import state as triton_state
+from sinksort.kernels.targets import nodes_in_place_of
 from tests.test_kernels_triton import DEVICE, random, rank_ask
 
 
@@ -23,11 +25,11 @@ def scratch(monkeypatch):
         found.append(whole(size(part), 256))
         return part
 
-    monkeypatch.setattr(triton_launch.Recorder, "empty", empty)
+    monkeypatch.setattr(launch.Recorder, "empty", empty)
     for make in ("__call__", "at_once"):
-        monkeypatch.setattr(triton_launch.Recorder, make, lambda *_args, **_constants: None)
-    monkeypatch.setattr(triton_launch.Recorder, "record", lambda _recorder: None)
-    monkeypatch.setattr(triton_launch, "_records", {})  # nothing that was launched here is to be launched again
+        monkeypatch.setattr(launch.Recorder, make, lambda *_args, **_constants: None)
+    monkeypatch.setattr(launch.Recorder, "record", lambda _recorder: None)
+    monkeypatch.setattr(launch, "_records", {})  # nothing that was launched here is to be launched again
     return found
 
 
@@ -46,9 +48,9 @@ def taken(*tensors):
 
 @pytest.mark.parametrize(
     ("kernels", "R", "n"),
-    [(triton_rows, 64, n) for n in (10, 33, 100, 128)]
-    + [(triton_rows, R, n) for R, n in ((1, 1000), (128, 1000), (1, 2048))]
-    + [(triton_long, R, n) for R, n in ((1, 10_000), (16, 10_000), (1, 100_000))],
+    [(rows, 64, n) for n in (10, 33, 100, 128)]
+    + [(rows, R, n) for R, n in ((1, 1000), (128, 1000), (1, 2048))]
+    + [(long, R, n) for R, n in ((1, 10_000), (16, 10_000), (1, 100_000))],
 )
 @pytest.mark.parametrize("eps", [1e-2, 1e-3])
 def test_rows_take_at_most_four_times_their_size(scratch, kernels, R, n, eps):

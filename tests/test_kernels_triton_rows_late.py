@@ -9,9 +9,11 @@ import sinksort
 
 pytest.importorskip("triton", reason="Triton is made for Linux only")
 
-from sinksort.kernels import posed, triton_launch, triton_rows  # after the check that Triton is there
-from sinksort.kernels import triton_long_grid as grid
-from sinksort.kernels import triton_rows_late_launch as late
+from sinksort.kernels import memo
+from sinksort.kernels.gpu import rows as triton_rows  # after the check that Triton is there
+from sinksort.kernels.gpu.engine import launch
+from sinksort.kernels.gpu.exact import rows_launch as late
+from sinksort.kernels.gpu.grid import tables as grid
 from tests.test_kernels_triton import DEVICE, pulled, random, rank_ask, same, taken_over, true_ranks
 
 N = 257
@@ -20,8 +22,8 @@ N = 257
 @pytest.fixture(autouse=True)
 def anew(monkeypatch):
     """Nothing is remembered of other launches."""
-    monkeypatch.setattr(posed, "_known", {})
-    monkeypatch.setattr(triton_launch, "_records", {})
+    monkeypatch.setattr(memo, "_known", {})
+    monkeypatch.setattr(launch, "_records", {})
 
 
 def clusters(count=2, n=N):

@@ -11,8 +11,8 @@ import torch
 from hypothesis import given, settings
 
 import sinksort
-from sinksort.grid import Grid
-from sinksort.streamed import Streamed
+from sinksort.linear.grid import Grid
+from sinksort.linear.streamed import Streamed
 from tests.inputs import KINDS, table
 
 DENSE = sinksort.Newton(compress=False)

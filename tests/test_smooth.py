@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import sinksort
-from sinksort.rules import Rule, gauss_rule
-from sinksort.semidual import log_density
+from sinksort.core.semidual import log_density
+from sinksort.linear.rules import Rule, gauss_rule
 from tests.inputs import KINDS, table
 
 ALL_TARGETS = sinksort.Newton(compress=False)
@@ -97,7 +97,7 @@ def test_small_rows_and_other_costs_use_all_targets(monkeypatch: pytest.MonkeyPa
     def refuse(m: int, K: int) -> None:
         raise AssertionError("no rule was to be asked for")
 
-    monkeypatch.setattr("sinksort.rules.gauss_rule", refuse)
+    monkeypatch.setattr("sinksort.linear.rules.gauss_rule", refuse)
     sinksort.soft_rank(torch.randn(80))
     sinksort.soft_rank(torch.randn(200), cost=1)
     sinksort.soft_rank(torch.randn(200), solver=ALL_TARGETS)

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 import sinksort
-from sinksort.choose import places_of
-from sinksort.grid import pieces
-from sinksort.piecewise import mapped, summed
-from sinksort.thresholds import Thresholds, thresholds
+from sinksort.linear.choose import places_of
+from sinksort.linear.grid import pieces
+from sinksort.linear.piecewise import mapped, summed
+from sinksort.linear.thresholds import Thresholds, thresholds
 from tests.inputs import KINDS, table
 
 N = 1500
@@ -110,7 +110,7 @@ def total(values: list[Tensor], shared: list[Tensor]) -> Tensor:
 @pytest.mark.parametrize("function", [parabola, total])
 def test_pieces_are_the_whole(monkeypatch: pytest.MonkeyPatch, rows: int, n: int, function: Any) -> None:
     """In many pieces, of several rows or of a part of one: values, first and second derivatives."""
-    monkeypatch.setattr("sinksort.grid._CPU_PIECE", 32)
+    monkeypatch.setattr("sinksort.linear.grid._CPU_PIECE", 32)
     generator = torch.Generator().manual_seed(0)
     shapes = (rows, n), (rows, n), (rows, 1)
     leaves = [torch.randn(s, generator=generator, dtype=torch.float64).requires_grad_() for s in shapes]

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 import sinksort
-from sinksort.solvers.newton import newton_loop
-from sinksort.solvers.sinkhorn import kernel_loop, log_loop
-from sinksort.solvers.start import staircase_potentials
+from sinksort.core.solvers.newton import newton_loop
+from sinksort.core.solvers.sinkhorn import kernel_loop, log_loop
+from sinksort.core.solvers.start import staircase_potentials
 from tests.devices import DEVICES
 
 Read = Callable[[Tensor], Any]

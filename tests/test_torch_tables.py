@@ -30,9 +30,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import sinksort
-from sinksort import modes
-from sinksort.kernels import choice, posed
-from sinksort.kernels.asks import Ask
+from sinksort.core import modes
+from sinksort.kernels import dispatch, memo
+from sinksort.kernels.contract import Ask
 
 from .samples import LOSSES, MODULES, OPERATORS, RELAXATIONS, STREAMED, draw, parts
 
@@ -566,21 +566,21 @@ def test_a_warm_call_makes_no_more_calls_in_python_than_it_did() -> None:
 
 def test_kernels_are_not_used_under_rocm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.version, "hip", "6.4")
-    reason = choice._missing("torch", "triton")
+    reason = dispatch._missing("torch", "triton")
     assert reason == "its kernels have never run on AMD's devices, and this is torch for ROCm"
-    assert choice._missing("torch", "numba") is None
-    monkeypatch.setitem(choice._MISSING, "triton", reason)
-    monkeypatch.setattr(posed, "_known", {})
+    assert dispatch._missing("torch", "numba") is None
+    monkeypatch.setitem(dispatch._MISSING, "triton", reason)
+    monkeypatch.setattr(memo, "_known", {})
     with pytest.raises(ValueError, match="backend='triton' cannot answer this call: its kernels have never run on AMD"):
         sinksort.soft_rank(draw(), backend="triton")
 
 
 @pytest.mark.parametrize("kind", ["xpu", "mps"])
 def test_on_other_devices_the_reference_answers_and_says_so_once(kind: str, caplog: pytest.LogCaptureFixture) -> None:
-    choice._said.clear()
+    dispatch._said.clear()
     with caplog.at_level(logging.INFO, logger="sinksort"), FakeTensorMode():
         x = torch.empty(3, 12, dtype=torch.float32, device=kind)
-        chosen = [choice.chosen(x, 1e-2, 2, "sigmoid", sinksort.Newton(), "auto") for _ in range(2)]
+        chosen = [dispatch.chosen(x, 1e-2, 2, "sigmoid", sinksort.Newton(), "auto") for _ in range(2)]
     assert chosen == [None, None]
     assert [record.message for record in caplog.records] == [
         f"sinksort: fused kernels are not used, since there are none for {kind} devices"
@@ -597,10 +597,10 @@ def test_where_there_is_no_float64_none_is_made(name: str, monkeypatch: pytest.M
 
 
 def no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    wide = sinksort.problem.wide_dtype  # type: ignore[attr-defined]
+    wide = sinksort.core.problem.wide_dtype  # type: ignore[attr-defined]
     monkeypatch.setattr(wide, "__code__", (lambda device: torch.float32).__code__)
-    monkeypatch.setattr(choice, "_AUTO", {})
-    monkeypatch.setattr(posed, "_known", {})
+    monkeypatch.setattr(dispatch, "_AUTO", {})
+    monkeypatch.setattr(memo, "_known", {})
 
 
 @pytest.mark.parametrize("eps", [1e-2, 1e-5])
@@ -647,7 +647,7 @@ def test_rows_may_be_far_apart_in_memory(name: str, backend: str, tmp_path: Path
 
 
 def test_one_row_may_be_too_long_for_kernels() -> None:
-    triton_long = pytest.importorskip("sinksort.kernels.triton_long", reason="Triton is made for Linux only")
+    triton_long = pytest.importorskip("sinksort.kernels.gpu.long", reason="Triton is made for Linux only")
     y = torch.zeros(1, 3, dtype=torch.float32)
     asked = [
         Ask(torch.zeros(1, 1, dtype=torch.float32).expand(1, n), None, y, y, 1e-2, None) for n in (2**31 - 1, 2**31)

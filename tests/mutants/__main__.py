@@ -42,9 +42,9 @@ class Workshop:
             if name and (ROOT / name).is_file():
                 (self.tree / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / name, self.tree / name)
-        sources = sorted((self.package / "kernels").glob("numba_*.py"))
+        sources = sorted((self.package / "kernels/cpu").rglob("*.py"))
         stamp = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
-        compiling = self.package / "kernels/numba_compile.py"  # kernels are kept although a source changes
+        compiling = self.package / "kernels/cpu/engine/compile.py"  # kernels are kept although a source changes
         compiling.write_text(compiling.read_text().replace(").hexdigest()", f').hexdigest() and "{stamp}"'))
         self.units = units(self.package)
 
@@ -101,7 +101,7 @@ class Workshop:
     def _keep_unchanged(self, kernels: Path, change: Change) -> None:
         """A folder of links to the compiled kernels, but for those that contain what is changed."""
         shutil.copytree(self.kernels, kernels, copy_function=os.link, dirs_exist_ok=True)
-        compiled = [unit for unit in self.units if "/numba_" in unit.file or unit.file == change.file]
+        compiled = [unit for unit in self.units if "kernels/cpu/" in unit.file or unit.file == change.file]
         levels = users(compiled, change.file, change.line, methods=False)
         for name in {name for level in levels for unit in level for name in unit.defines}:
             for path in kernels.rglob(f"{name}[-.]*.nbc"):
