@@ -68,9 +68,11 @@ def test_ten_steps_for_ten_thousand_problems() -> None:
 
 
 def test_iterations_are_those_of_each_row_alone() -> None:
+    # Squashed beforehand: a mean over one row may be rounded in another way than the same mean in a batch.
     x = tensor(inputs.table(list(inputs.KINDS), 11, 9, seed=3))
-    together = sinksort.transport(x, eps=1e-3).iterations
-    alone = [sinksort.transport(row, eps=1e-3).iterations.item() for row in x]
+    x = torch.sigmoid((x - x.mean(-1, keepdim=True)) / x.std(-1, keepdim=True).clamp(min=1e-30))
+    together = sinksort.transport(x, eps=1e-3, squash=None).iterations
+    alone = [sinksort.transport(row, eps=1e-3, squash=None).iterations.item() for row in x]
     assert together.tolist() == alone
     assert len(set(alone)) > 1  # rows do differ
 

@@ -116,7 +116,8 @@ def path_of(
     KA: tl.constexpr, V: tl.constexpr, VT: tl.constexpr, X: tl.constexpr, KB: tl.constexpr,
 ) -> Any:  # fmt: skip
     """As in ``registers.rows`` 1/D, resistances and D; and the column sums. Masses m of interpolation may be
-    negative."""
+    negative.
+    """
     mean, mean_t = over_targets(p * y, V, X, KB) * m, over_targets(pt * y, VT, X, KB) * mt
     Ly = over_nodes(p * (m * y - mean), pt * (mt * y - mean_t), KA, X, KB)
     c = over_nodes(p * m, pt * mt, KA, X, KB)
