@@ -84,7 +84,7 @@ ROUGH = ("heavy_tailed", "few_valued", "outlier", "clusters_3")
 class TestRanks:
     @pytest.fixture(autouse=True)
     def as_if_rows_were_long(self, monkeypatch):
-        """Of short rows several launches are one; ``test_kernels_triton_by_grid`` is about these."""
+        """Of short rows several launches are one; ``test_grid`` is about these."""
         monkeypatch.setattr(by_grid, "_WHOLE", 0)
 
     @pytest.mark.parametrize(("squash", "kinds"), [("sigmoid", ORDINARY), ("arctan", ("normal", "exponential"))])
@@ -126,7 +126,7 @@ class TestRanks:
         assert right.all()
 
     def test_rows_that_are_too_rough_say_so(self, monkeypatch):
-        """Before the last launch, which answers them: ``test_kernels_triton_long_late``."""
+        """Before the last launch, which answers them: ``test_exact_pieces``."""
         monkeypatch.setattr(late, "forward", lambda *_: None)
         monkeypatch.setattr(late, "backward", lambda *_: None)
         error, off, right = ranks_and_gradients(*rank_ask(row_of_each(*ROUGH[:2]), eps=3e-3, nodes=56))

@@ -1,6 +1,6 @@
 """Triton kernels for two to four targets, several programs a row, which wait for each other.
 
-In Triton's interpreter each of them has a thread, see ``test_kernels_triton_long_late``. Rows are short for it; on a
+In Triton's interpreter each of them has a thread, see ``test_exact_pieces``. Rows are short for it; on a
 GPU as many programs as there are multiprocessors share them.
 """
 
