@@ -14,7 +14,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from sinksort.kernels.gpu.engine.sums import agreed_sum
-from sinksort.kernels.gpu.registers.tiles import indices, over_targets, over_values
+from sinksort.kernels.gpu.engine.tiles import indices, over_targets, over_values
 
 
 @triton.jit

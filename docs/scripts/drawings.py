@@ -14,12 +14,7 @@ from torch import Tensor
 
 import sinksort
 from sinksort.losses import topk_error, topk_loss
-from sinksort.plot.style import (
-    HAIRLINE,
-    INK,
-    MUTED,
-    shades,
-)
+from sinksort.plot.style import HAIRLINE, INK, MUTED, shades
 from sinksort.schedules import rank_spread, suggest_eps
 
 LINES = ["-", "--", "-.", ":"]

@@ -16,7 +16,7 @@ from sinksort.kernels.reference import pulled
 from sinksort.linear.rules import gauss_rule
 
 pytest.importorskip("numba")
-from sinksort.kernels.cpu.row import pieces as kernels
+from sinksort.kernels.cpu import long as kernels
 
 N = 2501
 ACCEPTED = 5e-6  # what the caller accepts of ``Answer.error``

@@ -171,7 +171,7 @@ def test_long_rows_take_them_up_to_a_piece() -> None:
         return kernels_named("numba", Ask(torch.empty(1, n), None, at.y, at.b, 1e-3, "sigmoid")).__name__
 
     assert kernels(1 << 15) == "sinksort.kernels.cpu.rows"
-    assert kernels((1 << 15) + 1) == "sinksort.kernels.cpu.row.pieces"
+    assert kernels((1 << 15) + 1) == "sinksort.kernels.cpu.long"
 
 
 @pytest.mark.parametrize(("n", "eps"), [(12, 1e-3), (12, 1e-2), (40, 1e-2)])

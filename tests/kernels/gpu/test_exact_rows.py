@@ -12,8 +12,8 @@ pytest.importorskip("triton", reason="Triton is made for Linux only")
 from sinksort.kernels import memo
 from sinksort.kernels.gpu import rows as triton_rows  # after the check that Triton is there
 from sinksort.kernels.gpu.engine import launch
+from sinksort.kernels.gpu.engine import tables as grid
 from sinksort.kernels.gpu.exact import rows_launch as late
-from sinksort.kernels.gpu.grid import tables as grid
 from tests.kernels.gpu.test_rows import DEVICE, pulled, random, rank_ask, same, taken_over, true_ranks
 
 N = 257

@@ -12,10 +12,10 @@ import triton  # after the check that it is there
 import triton.language as tl
 
 from sinksort.kernels.gpu.engine.maths import CODES, load_single, moments, placed_single, single_facts
+from sinksort.kernels.gpu.engine.tables import HEAD, LEAST, STEP
 from sinksort.kernels.gpu.grid.nodes import add_up, from_counts, from_moments
 from sinksort.kernels.gpu.grid.rows import cut, strided
 from sinksort.kernels.gpu.grid.spread import spread, spread_cotangents, to_nodes
-from sinksort.kernels.gpu.grid.tables import HEAD, LEAST, STEP
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 BLOCK, WARPS = 256, 4

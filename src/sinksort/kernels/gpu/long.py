@@ -15,11 +15,12 @@ import triton
 from torch import Tensor
 
 from ..contract import Answer, Ask
+from .engine.given import Given, row_stride, sizes_of, strided
 from .engine.launch import AT_ONCE, Recorder, again, launches
 from .engine.maths import CODES, moments
 from .exact import pieces_launch as late
 from .grid import rows as by_grid
-from .grid.rows import MOST_NODES, cut, row_stride, strided
+from .grid.rows import MOST_NODES, cut
 from .thresholds import backward as few_back
 from .thresholds import chunks, exchange
 from .thresholds import passes as few
@@ -76,7 +77,7 @@ def final(ask: Ask) -> bool:
 def state_layout(ask: Ask) -> tuple[int, torch.dtype]:
     if ask.m is None:
         return few.STATE.value, torch.float64
-    return (by_grid.sizes_of(ask.y).state + late.state_behind(ask.y)) // 2, torch.float64
+    return (sizes_of(ask.y).state + late.state_behind(ask.y)) // 2, torch.float64
 
 
 def pull(ask: Ask, phi: Tensor) -> Answer:
@@ -145,12 +146,12 @@ def _pull_back_by_grid(ask: Ask, phi: Tensor, state: Tensor, w: Tensor) -> Tenso
     return out
 
 
-def _given_to_grid(ask: Ask, phi: Tensor, state: Tensor) -> by_grid.Given:
+def _given_to_grid(ask: Ask, phi: Tensor, state: Tensor) -> Given:
     code, weighted, by_row = _what(ask)
     eps, eps_rows, _ = _of_eps(ask)
     a = ask.x if ask.a is None else ask.a
     size = 2 * state.shape[1]
-    return by_grid.Given(ask.x, a, ask.y, ask.b, phi, eps, eps_rows, code, bool(weighted), bool(by_row), state, size, 0)
+    return Given(ask.x, a, ask.y, ask.b, phi, eps, eps_rows, code, bool(weighted), bool(by_row), state, size, 0)
 
 
 def _held(n: int) -> tuple[int, int]:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ..contract import Answer, Ask
+from .engine.given import Given, sizes_of
 from .engine.launch import Recorder, again, launches
 from .engine.parts import SQUASHES
 from .engine.state import doubles_for
@@ -72,14 +73,14 @@ def state_layout(ask: Ask) -> tuple[int, torch.dtype]:
     """
     columns = doubles_for(max(ask.y.shape[-1], ask.m or 0))
     if _on_grid(ask):
-        columns = max(_BEFORE_GRID + by_grid.sizes_of(ask.y).state // 2, _before_tables(ask.y) + columns)
+        columns = max(_BEFORE_GRID + sizes_of(ask.y).state // 2, _before_tables(ask.y) + columns)
         columns = -(-columns // 8) * 8
     return columns, torch.float64
 
 
 def _before_tables(y: Tensor) -> int:
     """Columns of a state before the tables of the grid."""
-    return _BEFORE_GRID + by_grid.sizes_of(y).before_tables // 2
+    return _BEFORE_GRID + sizes_of(y).before_tables // 2
 
 
 def _on_grid(ask: Ask) -> bool:
@@ -249,11 +250,11 @@ def _given_to_grid(
     eps_rows: Tensor,
     what: tuple[int, bool, bool, bool, int, int | None],
     state: Tensor,
-) -> by_grid.Given:
+) -> Given:
     x, a, y, b, phi = given
     code, weighted, by_row = what[:3]
     size = 2 * state.shape[1]
-    return by_grid.Given(x, a, y, b, phi, eps, eps_rows, code, weighted, by_row, state, size, 2 * _BEFORE_GRID)
+    return Given(x, a, y, b, phi, eps, eps_rows, code, weighted, by_row, state, size, 2 * _BEFORE_GRID)
 
 
 def _row_stride(t: Tensor) -> int:

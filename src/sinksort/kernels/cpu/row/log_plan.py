@@ -24,7 +24,7 @@ from .laplacian import substitute
 from .log_laplacian import edges_in_double, edges_in_single, eliminate, substituted
 from .newton import gibbs, scale
 from .solve import bands, solved
-from .work import (  # fmt: skip
+from .work import (
     AT,
     AW,
     B64,

@@ -15,10 +15,20 @@ import math
 
 import numpy as np
 
+from ..engine.blocks import BLOCK, Array, Rows, load, load_weights, store, task_of
 from ..engine.compile import exact, summing
-from .pieces_blocks import BLOCK, Array, Rows, load, load_weights, store, task_of
-from .pieces_solve import NEAR, add_columns, add_pulls, means, newton, plan_of, slopes_of, solve_laplacian, staircase
-from .pieces_values import (
+from ..engine.potentials import (
+    NEAR,
+    add_columns,
+    add_pulls,
+    means,
+    newton,
+    plan_of,
+    slopes_of,
+    solve_laplacian,
+    staircase,
+)
+from ..engine.values import (
     CELLS,
     GRID_ERROR,
     HEAD,

@@ -33,7 +33,7 @@ from .newton import (
     staircase,
 )
 from .read import BEFORE_LASTS, LASTS, at_best, covariances, means, pulled, tensions
-from .work import (  # fmt: skip
+from .work import (
     AT,
     AW,
     B64,

@@ -13,10 +13,9 @@ import math
 
 import numpy as np
 
+from ..engine.blocks import BLOCK, Array, Rows, load, store, task_of
 from ..engine.compile import exact, summing
-from ..engine.sources import range_of, sort_places
-from ..row.pieces_blocks import BLOCK, Array, Rows, load, store, task_of
-from ..row.pieces_solve import (
+from ..engine.potentials import (
     DECREMENT,
     DONE,
     NEAR,
@@ -32,7 +31,8 @@ from ..row.pieces_solve import (
     solve_laplacian,
     staircase,
 )
-from ..row.pieces_values import (
+from ..engine.sources import range_of, sort_places
+from ..engine.values import (
     HEAD,
     HIGH,
     INFINITE,

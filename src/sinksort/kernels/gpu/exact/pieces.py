@@ -21,7 +21,7 @@ import triton.language as tl
 from ..engine.maths import kept, load_weight, standard_back
 from ..engine.parts import LOG2_E, apart_from_mean, halves, potential_halves, slope, start_of
 from ..engine.sums import agreed_sum
-from ..grid.tables import CONSTANT, LATE, STD, TICKET, WEIGHT, slope_back, table_of
+from ..engine.tables import CONSTANT, LATE, STD, TICKET, WEIGHT, slope_back, table_of
 from .matrix import ACCEPTED
 from .pieces_nodes import SLOTS, continued, estimating, halved, nodes_of, sizes_of_panels, with_target
 from .pieces_passes import (

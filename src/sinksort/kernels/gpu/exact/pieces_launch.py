@@ -13,8 +13,8 @@ import torch
 import triton
 from torch import Tensor
 
+from ..engine.given import Given, row_stride, sizes_of, strided
 from ..engine.launch import Recorder
-from ..grid.rows import Given, row_stride, sizes_of, strided
 from .pieces import late_backward, late_forward
 from .pieces_nodes import SLOTS, rules_of
 

@@ -12,23 +12,12 @@ from typing import Any
 import triton
 import triton.language as tl
 
+from ..engine.barrier import meet
 from ..engine.laplacian import first_way, go_on, path_of
 from ..engine.maths import kept, load_row, load_weight
 from ..engine.parts import apart_from_mean, halves, place, shares
 from ..engine.sums import agreed_sum
-from ..grid.tables import MIDDLE, OFFSET, REST, STD, TOP, UNIT
-
-
-@triton.jit
-def meet(ticket: tl.tensor, met: tl.tensor, P: tl.tensor) -> Any:
-    """Goes on when all programs are here; what each has written the others see."""
-    met = met + P
-    tl.debug_barrier()
-    seen = tl.atomic_add(ticket, 1, sem="acq_rel", scope="gpu") + 1
-    while seen < met:
-        seen = tl.atomic_add(ticket, 0, sem="acq_rel", scope="gpu")
-    tl.debug_barrier()
-    return met
+from ..engine.tables import MIDDLE, OFFSET, REST, STD, TOP, UNIT
 
 
 @triton.jit

@@ -22,11 +22,10 @@ import triton
 import triton.language as tl
 
 from ..engine.maths import load_weight
+from ..engine.newton import BRIDGE, LAST, accept_or_shorten, begin, go_on, path_through
 from ..engine.parts import LOG2_E, halves
-from ..grid.tables import HEAD, LATE, slope_back, table_of
-from ..registers.newton import accept_or_shorten, begin, go_on, path_through
-from ..registers.rows import BRIDGE, LAST
-from ..registers.tiles import AXIS_V, indices, most_over_values, over_targets, over_values, scalar
+from ..engine.tables import HEAD, LATE, slope_back, table_of
+from ..engine.tiles import AXIS_V, indices, most_over_values, over_targets, over_values, scalar
 from .matrix import ACCEPTED
 from .pieces import line_through, weight_of_row
 from .pieces_nodes import SLOTS

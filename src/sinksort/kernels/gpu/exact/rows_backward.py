@@ -14,12 +14,11 @@ import triton
 import triton.language as tl
 
 from ..engine.maths import kept, load_weight, standard_back
+from ..engine.newton import BRIDGE, begin, go_on, path_through
 from ..engine.parts import LOG2_E, NOWHERE, halves
 from ..engine.sums import agreed_sum
-from ..grid.tables import CONSTANT, HEAD, LATE, STD, WEIGHT, slope_back, table_of
-from ..registers.newton import begin, go_on, path_through
-from ..registers.rows import BRIDGE
-from ..registers.tiles import indices, most_over_targets, over_targets, over_values, scalar
+from ..engine.tables import CONSTANT, HEAD, LATE, STD, WEIGHT, slope_back, table_of
+from ..engine.tiles import indices, most_over_targets, over_targets, over_values, scalar
 from .pieces import line_through, pulled_back, weight_of_row
 from .pieces_nodes import SLOTS
 from .pieces_passes import facts_of, placed_values

@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..engine.given import Given, row_stride, sizes_of, strided
 from ..engine.launch import Recorder
-from ..grid.rows import Given, row_stride, sizes_of, strided
 from .pieces_launch import programs_of
 from .pieces_nodes import rules_of
 from .rows import late_rows

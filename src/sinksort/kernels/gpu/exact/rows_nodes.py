@@ -16,8 +16,8 @@ import triton
 import triton.language as tl
 
 from ..engine.parts import NOWHERE, halves
-from ..grid.tables import HEAD, LEAST, STEP
-from ..registers.tiles import (
+from ..engine.tables import HEAD, LEAST, STEP
+from ..engine.tiles import (
     AXIS_KA,
     AXIS_V,
     inverse_of,

@@ -16,9 +16,10 @@ from typing import Any
 import triton
 import triton.language as tl
 
+from ..engine.newton import path_through
 from ..engine.parts import LOG2_E
-from ..registers.newton import path_through
-from ..registers.tiles import (
+from ..engine.tables import HEAD
+from ..engine.tiles import (
     AXIS_V,
     indices,
     inverse_of,
@@ -28,7 +29,6 @@ from ..registers.tiles import (
     places_of_targets,
     scale_of_targets,
 )
-from .tables import HEAD
 
 
 @triton.jit

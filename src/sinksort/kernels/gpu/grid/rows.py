@@ -10,19 +10,18 @@ at most four times the memory of its values, if they are 1000 or more, answers a
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 import triton
 from torch import Tensor
 
+from ..engine import tables as grid
+from ..engine.given import Given, row_stride, sizes_of, strided
 from ..engine.launch import Recorder
 from ..engine.maths import moments
-from . import tables as grid
 from .nodes import gather, programs_to_gather
 from .solve import solve
 from .solve_backward import solve_backward
-from .spread import LO, spread, spread_cotangents, to_nodes
+from .spread import spread, spread_cotangents, to_nodes
 
 MOST_NODES = 128  #: of a rule
 _PROGRAMS = 528  #: chunks that all rows together are cut into: four for each multiprocessor of a large GPU
@@ -30,70 +29,6 @@ _MOMENTS_BLOCK, _SPREAD_BLOCK, _READ_BLOCK, _SUM_BLOCK = 2048, 512, 1024, 512
 _SPREAD_WARPS = 8  #: each of which has a slab of the block
 _GATHERED = 64  #: chunks of a row that its one program adds up itself
 _WHOLE = 2048  #: longest rows that every program may read
-_HEAD: int = grid.HEAD.value
-_LO: int = LO.value
-
-
-class Sizes(NamedTuple):
-    K: int
-    KP: int  #: K, padded
-    HI: int
-    CELLS: int  #: of the grid
-    UP: int  #: nodes, padded: 16 HI
-
-    @property
-    def state(self) -> int:
-        """Singles of the state of a row: a multiple of 16."""
-        return self.before_tables + 3 * self.UP
-
-    @property
-    def before_tables(self) -> int:
-        """Those of them that are facts and potentials: a multiple of 16."""
-        return _HEAD + 2 * self.KP
-
-    @property
-    def nodes(self) -> int:
-        return self.CELLS + 7
-
-    @property
-    def tiles(self) -> dict[str, int]:
-        """How the small problem is shared among threads, and how many warps: a thread holds at most 80 pairs."""
-        warps, lanes, lanes_of_all = (4 if self.HI == 16 else 8), 16, 8
-        nodes = 32 // lanes * warps
-        coarse = 64 if self.HI == 16 else 128  # and 32 more: those that a mass can reach
-        return {
-            "KB": lanes, "X": nodes, "V": coarse // nodes, "VT": 32 // nodes,
-            "KF": lanes_of_all, "XF": 32 // lanes_of_all * warps, "num_warps": warps,
-        }  # fmt: skip
-
-
-def sizes_of(y: Tensor) -> Sizes:
-    """A rule of K nodes is made for functions as smooth as 3/K; a grid of 3 K cells and eight points is as good."""
-    K = y.shape[-1]
-    HI = 16 if K <= 48 else 32
-    return Sizes(K, max(16, triton.next_power_of_2(K)), HI, _LO * HI, triton.next_power_of_2(_LO * HI + 7))
-
-
-class Given(NamedTuple):
-    """What kernels are given, and what they depend on. Rows of states are ``size`` singles apart, after ``before``."""
-
-    x: Tensor
-    a: Tensor  #: or anything, if not ``weighted``
-    y: Tensor
-    b: Tensor
-    phi: Tensor
-    eps: float
-    eps_rows: Tensor  #: or anything, if not ``by_row``
-    code: int
-    weighted: bool
-    by_row: bool
-    state: Tensor
-    size: int
-    before: int
-
-    @property
-    def targets(self) -> tuple[Tensor | int, ...]:
-        return self.y, row_stride(self.y), self.b, row_stride(self.b), self.phi, row_stride(self.phi)
 
 
 def cut(R: int, n: int, block: int, programs: int = _PROGRAMS) -> tuple[int, int]:
@@ -106,14 +41,6 @@ def cut(R: int, n: int, block: int, programs: int = _PROGRAMS) -> tuple[int, int
 def _most(chunks: int) -> int:
     """Room for so many chunks or more, of few sizes: a kernel is compiled for each."""
     return 16 if chunks <= 16 else 128 if chunks <= 128 else 1024
-
-
-def row_stride(t: Tensor) -> int:
-    return 0 if len(t) == 1 else t.stride(0)
-
-
-def strided(t: Tensor) -> tuple[Tensor, int, int]:
-    return t, t.stride(0), t.stride(1)
 
 
 def forward(launch: Recorder, given: Given, last: Tensor, out: Tensor, error: Tensor) -> None:

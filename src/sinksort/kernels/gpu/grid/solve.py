@@ -17,10 +17,10 @@ from typing import Any
 import triton
 import triton.language as tl
 
+from ..engine.newton import BRIDGE, LAST, NEAR, SMALL, accept_or_shorten, begin, go_on
 from ..engine.parts import LOG2_E
-from ..registers.newton import accept_or_shorten, begin, go_on
-from ..registers.rows import BRIDGE, LAST, NEAR, SMALL
-from ..registers.tiles import (
+from ..engine.tables import HEAD, LATE, MIDDLE, ROUNDS, STEP, TICKET, read_values, table_of
+from ..engine.tiles import (
     AXIS_V,
     indices,
     inverse_of,
@@ -55,7 +55,6 @@ from .plan import (
     split,
     with_potentials,
 )
-from .tables import HEAD, LATE, MIDDLE, ROUNDS, STEP, TICKET, read_values, table_of
 
 _STEPS = tl.constexpr(24)  #: of Newton's method; three are ordinary
 _ENOUGH = tl.constexpr(2e-6)  #: L1 error of the column sums at which a row is done

@@ -5,9 +5,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ..registers.newton import begin, go_on
-from ..registers.rows import BRIDGE
-from ..registers.tiles import indices, most_over_targets, over_targets, over_values, scalar
+from ..engine.newton import BRIDGE, begin, go_on
+from ..engine.tables import HEAD, LATE, ROUNDS, STEP, chunk_sums_back, slope_back, table_of, write_back
+from ..engine.tiles import indices, most_over_targets, over_targets, over_values, scalar
 from .nodes import add_up, at_node, coarse, from_moments, refined, steps_to_coarse_node, steps_to_node
 from .plan import (
     both_indices,
@@ -19,7 +19,6 @@ from .plan import (
     slope_of,
     with_potentials,
 )
-from .tables import HEAD, LATE, ROUNDS, STEP, chunk_sums_back, slope_back, table_of, write_back
 
 _STEPS = tl.constexpr(40)  #: of conjugate gradients
 _ACCURACY = tl.constexpr(1e-5)  #: of lambda

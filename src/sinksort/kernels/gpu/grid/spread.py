@@ -34,9 +34,21 @@ from torch import Tensor
 
 from ....core.modes import remembered
 from ..engine.maths import chunk_moments, facts, keep, load_single, load_weight, placed_single, row_facts, single_facts
-from .tables import CONSTANT, LEAST, MIDDLE, OFFSET, REST, STD, STEP, TOP, UNIT, WEIGHT, facts_to_place, table_of
-
-LO = tl.constexpr(9)  #: cells of a wide cell: 16 less the seven nodes that a cell reaches beyond itself
+from ..engine.tables import (
+    CONSTANT,
+    LEAST,
+    LO,
+    MIDDLE,
+    OFFSET,
+    REST,
+    STD,
+    STEP,
+    TOP,
+    UNIT,
+    WEIGHT,
+    facts_to_place,
+    table_of,
+)
 
 
 @remembered(64)

@@ -23,7 +23,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .tiles import over_targets, over_values, running
+from ..engine.tiles import over_targets, over_values, running
 
 #: Where weights differ, several values meet at a target. What flows is up to those that go to other targets as well:
 #: they count, and the others so much less.

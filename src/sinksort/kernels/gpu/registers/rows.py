@@ -19,6 +19,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ..engine.newton import BRIDGE, LAST, NEAR, SMALL, accept_or_shorten, begin, go_on, is_frail, path_of, path_through
 from ..engine.parts import (
     GIVEN,
     LOG2_E,
@@ -36,10 +37,7 @@ from ..engine.parts import (
     through_moments,
 )
 from ..engine.state import exponent_of, high_words, is_late, load_potential_halves, store_facts, store_potential
-from .multipliers import guess_of, left_to_pull
-from .newton import accept_or_shorten, begin, go_on, is_frail, path_of, path_through
-from .secant import balanced
-from .tiles import (
+from ..engine.tiles import (
     boundaries_of_equals,
     boundaries_of_weighted,
     exponentials,
@@ -57,18 +55,16 @@ from .tiles import (
     start_of_tile,
     tile_of_values,
 )
+from .multipliers import guess_of, left_to_pull
+from .secant import balanced
 from .weak_links import apart_from_likeliest, imbalance_of_likeliest, likeliest_of, plan_and_rest, softness_of
 
-SMALL = tl.constexpr(1e-6)  #: L1 error of the column sums at which a row is done
-NEAR = tl.constexpr(5e-4)  #: a step from here that leaves little ends below ACCEPTED
 _STEPS = tl.constexpr(30)
 _SOFT = tl.constexpr(1e-4)  #: error of the column sums of a nearly hard plan, relative to what is soft in it
-BRIDGE = tl.constexpr(1e-7)  #: joins parts of a plan: rounding would decide what flows between them
 #: In the backward pass, of what a guess leaves to be solved, for equal weights and others. The guess is better if each
 #: target gets one value. The same of frail plans, times these.
 _ACCURACY, _ACCURACY_WEIGHTED = tl.constexpr(2e-4), tl.constexpr(1e-4)
 _OF_FRAIL, _OF_FRAIL_WEIGHTED = tl.constexpr(0.3), tl.constexpr(0.1)
-LAST = tl.constexpr(6)  #: rows of ``Ask.last``
 
 
 @triton.jit(do_not_specialize=NUMBERS, do_not_specialize_on_alignment=GIVEN)

@@ -22,9 +22,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ..engine.newton import FAR, path_of, precondition
 from ..engine.parts import LOG2_E, WEAK
-from .newton import FAR, path_of, precondition
-from .tiles import inverse_of, most_over_targets, over_targets, over_values, scalar
+from ..engine.tiles import inverse_of, most_over_targets, over_targets, over_values, scalar
 
 _ENOUGH = tl.constexpr(2e-6)  #: L1 error of the column sums at which a row is done; ranks are off by a fifth of it
 _ROUNDED = tl.constexpr(4e-6)  #: the same after all points that M is trusted: of some plans rounding leaves more

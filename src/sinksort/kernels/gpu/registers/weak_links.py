@@ -20,7 +20,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .tiles import inverse_of, most_over_targets, over_targets, over_values
+from ..engine.tiles import inverse_of, most_over_targets, over_targets, over_values
 
 _WHOLE = tl.constexpr(1e-5)  #: so close to a whole number of values is a weight that was meant to be one
 

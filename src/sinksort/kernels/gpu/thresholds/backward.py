@@ -18,8 +18,8 @@ from typing import Any
 import triton
 import triton.language as tl
 
+from ..engine.barrier import meet
 from ..engine.maths import is_finite, load_row, load_weight, origin_of, placed, standard_back
-from ..exact.pieces_passes import meet
 from .exchange import COUNTERS, leave
 from .passes import (
     CONSTANT,

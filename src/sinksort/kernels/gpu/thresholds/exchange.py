@@ -17,8 +17,8 @@ from typing import Any
 import triton
 import triton.language as tl
 
+from ..engine.barrier import meet
 from ..engine.sums import agreed_sum
-from ..exact.pieces_passes import meet
 
 LINE = tl.constexpr(32)  #: doubles
 LINES = tl.constexpr(3)  #: of every program

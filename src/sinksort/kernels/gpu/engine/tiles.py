@@ -15,9 +15,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ..engine.launch import VERSION
-from ..engine.parts import NOWHERE, load_weights
-from ..engine.sums import agreed_sum
+from .launch import VERSION
+from .parts import NOWHERE, load_weights
+from .sums import agreed_sum
 
 _FROM_THE_LAST = tl.constexpr(VERSION >= (3, 7))
 AXIS_KB, AXIS_X, AXIS_V, AXIS_KA = (tl.constexpr(3 - i if _FROM_THE_LAST.value else i) for i in range(4))

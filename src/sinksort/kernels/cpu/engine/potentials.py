@@ -21,9 +21,9 @@ import math
 
 import numpy as np
 
-from ..engine.compile import exact, summing
-from ..engine.staircase import SAME_MASS, passages
-from .pieces_blocks import exp
+from .blocks import exp
+from .compile import exact, summing
+from .staircase import SAME_MASS, passages
 
 #: n times the decrement at which the last step is taken; what remains after it is of the order of this.
 NEAR = 1e-8

@@ -11,21 +11,8 @@ import math
 
 import numpy as np
 
-from ..engine.compile import compiled, exact, summing
-from .pieces_blocks import (
-    ARCTAN,
-    BLOCK,
-    IDENTITY,
-    SIGMOID,
-    Array,
-    Rows,
-    arctan,
-    exp,
-    load,
-    load_weights,
-    store,
-    task_of,
-)
+from .blocks import ARCTAN, BLOCK, IDENTITY, SIGMOID, Array, Rows, arctan, exp, load, load_weights, store, task_of
+from .compile import compiled, exact, summing
 
 # What is known of a row: the first columns of the state, which the potentials of the targets follow.
 MEAN, SCALE, VARIES = 0, 1, 2  # z = (x - MEAN) * SCALE; VARIES is 0 for a constant row

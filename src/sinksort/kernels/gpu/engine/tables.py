@@ -15,7 +15,7 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from ..engine.maths import is_finite, kept, load_single, load_weight, placed_single, standard_back
+from .maths import is_finite, kept, load_single, load_weight, placed_single, standard_back
 
 # A state: how values are placed (``single_facts`` and the largest xi), other facts of the row, two of them as pairs of
 # singles, how often its small problem was solved, whether ``exact.pieces`` took over (2: in vain), and a counter
@@ -23,6 +23,7 @@ from ..engine.maths import is_finite, kept, load_single, load_weight, placed_sin
 # masses.
 UNIT, MIDDLE, REST, OFFSET, TOP = (tl.constexpr(i) for i in range(5))
 STD, WEIGHT, CONSTANT, LEAST, STEP, ROUNDS, LATE, TICKET = (tl.constexpr(i) for i in (6, 8, 10, 11, 12, 13, 14, 15))
+LO = tl.constexpr(9)  #: cells of a wide cell: 16 less the seven nodes that a cell reaches beyond itself
 HEAD = tl.constexpr(16)
 
 

@@ -15,7 +15,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from ..engine.compile import exact
+from .compile import exact
 
 BLOCK = 512
 

@@ -15,16 +15,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ....linear.rules import gauss_rule
-from ...contract import Answer, Ask, in_tensors, of_rows, some_rows
-from .. import rows as in_one_go
-from ..engine.sources import padded
-from ..engine.threads import run as run_tasks
-from ..thresholds import pieces as few
-from . import pieces_grid as grid
-from .pieces_blocks import ARCTAN, BFLOAT16, FLOAT16, FLOAT32, IDENTITY, SIGMOID, Array, Rows
-from .pieces_solve import DONE, SEARCH
-from .pieces_values import (
+from ...linear.rules import gauss_rule
+from ..contract import Answer, Ask, in_tensors, of_rows, some_rows
+from . import rows as in_one_go
+from .engine.blocks import ARCTAN, BFLOAT16, FLOAT16, FLOAT32, IDENTITY, SIGMOID, Array, Rows
+from .engine.potentials import DONE, SEARCH
+from .engine.sources import padded
+from .engine.threads import run as run_tasks
+from .engine.values import (
     CELLS,
     GRID_ERROR,
     HEAD,
@@ -40,7 +38,9 @@ from .pieces_values import (
     finish,
     survey,
 )
-from .solve import ACCEPTED
+from .row import pieces_grid as grid
+from .row.solve import ACCEPTED
+from .thresholds import pieces as few
 
 _PIECE = 1 << 15  #: values that a task works on
 _MOST_PIECES = 64

@@ -10,6 +10,10 @@ import triton.language as tl
 
 from .tiles import most_over_targets, over_targets, over_values, running, scalar
 
+SMALL = tl.constexpr(1e-6)  #: L1 error of the column sums at which a row is done
+NEAR = tl.constexpr(5e-4)  #: a step from here that leaves little ends below ACCEPTED
+BRIDGE = tl.constexpr(1e-7)  #: joins parts of a plan: rounding would decide what flows between them
+LAST = tl.constexpr(6)  #: rows of ``Ask.last``
 FAR = tl.constexpr(40.0)  #: log f stays within single precision; a row that needs more is not answered here
 _FRAIL = tl.constexpr(30.0)  #: b times resistance from which rounding is seen in the fourth digit of a gradient
 
