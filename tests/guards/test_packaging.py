@@ -77,18 +77,27 @@ def test_wheel_is_pure_python(wheel):
 def test_wheel_holds_the_package_its_types_and_nothing_else(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert "sinksort/py.typed" in names
-    assert "sinksort/solvers/newton.py" in names
+    assert "sinksort/core/solvers/newton.py" in names
     assert {name.split("/")[0] for name in names} == {"sinksort", f"sinksort-{sinksort.__version__}.dist-info"}
     inside = [name for name in names if name.startswith("sinksort/")]
     assert [name for name in inside if not name.endswith((".py", "py.typed"))] == []
 
 
-def test_wheel_needs_torch_and_numpy_only(wheel):
+def test_wheel_needs_torch_and_numpy_and_brings_numba_where_it_has_wheels(wheel):
     archive = zipfile.ZipFile(wheel)
     metadata = archive.read(f"sinksort-{sinksort.__version__}.dist-info/METADATA").decode()
     needs = [Requirement(line.partition(": ")[2]) for line in metadata.splitlines() if line.startswith("Requires-Dist")]
     hard = {need.name: need.specifier for need in needs if need.marker is None}
     assert hard == {"torch": SpecifierSet(">=2.6"), "numpy": SpecifierSet(">=1.26")}
+    (numba,) = (need for need in needs if need.name == "numba" and "extra" not in str(need.marker))
+    places = {
+        ("linux", "x86_64", "3.11"): True, ("linux", "aarch64", "3.14"): True, ("darwin", "arm64", "3.12"): True,
+        ("win32", "AMD64", "3.10"): True, ("darwin", "x86_64", "3.12"): False, ("linux", "riscv64", "3.12"): False,
+        ("linux", "x86_64", "3.15"): False,
+    }  # fmt: skip
+    for (system, machine, python_version), there in places.items():
+        where = {"sys_platform": system, "platform_machine": machine, "python_version": python_version}
+        assert numba.marker.evaluate(where) == there, where
     assert "Requires-Python: >=3.10" in metadata
     assert any(name.endswith("licenses/LICENSE") for name in archive.namelist())
 
@@ -98,7 +107,7 @@ def test_version_is_the_same_everywhere():
     assert importlib.metadata.version("sinksort") == version
     assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
     assert version in re.findall(r"^## .*?(\d+\.\d+\.\d+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
-    assert f"sinksort {version}" in README
+    assert f"sinksort {version}" in (ROOT / "docs/comparison.md").read_text(encoding="utf-8")
 
 
 def test_import_loads_no_optional_package():

@@ -28,7 +28,7 @@ _SHORT, _SHORT_OF_TWO = 2048, 1 << 15
 FEW_TARGETS, _FEW_NODES = 4, 128  #: that all kernels take for longer rows
 _AUTO = {"cpu": "numba", "cuda": "triton"}  #: by device
 _FILES = {"numba": ("cpu.rows", "cpu.long"), "triton": ("gpu.rows", "gpu.long")}
-_HINTS = {"numba": "install it with pip install 'sinksort[cpu]'", "triton": "it comes with torch for CUDA on Linux"}
+_HINTS = {"numba": "install it with: pip install numba", "triton": "it comes with torch for CUDA on Linux"}
 _ORDINARY = Newton()
 _REACHED = 1e-5  #: marginal error that kernels always come below
 #: Least entropy of sorts and selections of short rows in single precision; of very short ones, to as few targets.
