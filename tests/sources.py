@@ -21,6 +21,7 @@ LAYERS = (
     "show plot",
     "paper",
     "explore",
+    "__main__",
 )
 
 
