@@ -66,7 +66,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
-    return markdown if page.file.src_uri.startswith("reference/") else public.linked(markdown)
+    return markdown if page.file.src_uri.startswith("reference/") else public.linked(public.on_the_site(markdown))
 
 
 def on_page_content(html: str, **_: object) -> str:

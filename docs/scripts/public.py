@@ -93,6 +93,21 @@ INTERNALS = (
 )
 
 
+#: A link to a file of the repository -> where the same is on the site.
+ON_THE_SITE = (
+    (re.compile(r"\]\(((?:\.\./)*)\.\./benchmarks/results/"), r"](\1benchmarks/"),
+    (re.compile(r"\]\(((?:\.\./)*)\.\./src/sinksort/operators/__init__\.py\)"), r"](\1reference/sinksort.md#options)"),
+    (re.compile(r"(\]\([^)\s]*notebooks/[^)\s]+)\.ipynb\)"), r"\1.md)"),
+)
+
+
+def on_the_site(text: str) -> str:
+    """Markdown whose links lead to pages of the site. As it is written, they lead to files of the repository."""
+    for pattern, there in ON_THE_SITE:
+        text = pattern.sub(there, text)
+    return text
+
+
 def linked(text: str) -> str:
     """Markdown in which every code span that names something public leads to where it is documented."""
 

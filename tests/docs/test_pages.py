@@ -237,6 +237,17 @@ def test_accuracies_in_the_guide_were_measured(loss):
     assert said == tuple(f"{np.mean(best[key]):.3f}" for key in sorted(best))
 
 
+PAGES = [*DOCS.rglob("*.md"), *ROOT.glob("*.md"), *(ROOT / "benchmarks/results").glob("*.md")]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_to_files_of_the_repository(page: Path) -> None:
+    """A page is read in the repository, too. ``public.on_the_site`` turns links to files into links to pages."""
+    text = re.sub(r"(?s)```.*?```", "", page.read_text(encoding="utf-8"))
+    links = [link.split("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", text) if not link.startswith(("http", "#"))]
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
 def words(path: Path) -> str:
     """The text of a file; of a notebook without its outputs."""
     if path.suffix != ".ipynb":

@@ -148,6 +148,20 @@ def test_public_names_become_links_and_others_do_not():
         assert public.linked(as_it_is) == as_it_is
 
 
+@pytest.mark.parametrize(
+    ("written", "built"),
+    [
+        ("[a](../benchmarks/results/versus_cpu.md)", "[a](benchmarks/versus_cpu.md)"),
+        ("[a](../../benchmarks/results/kinds_h200.md#b)", "[a](../benchmarks/kinds_h200.md#b)"),
+        ("[a](../notebooks/1-operators.ipynb)", "[a](../notebooks/1-operators.md)"),
+        ("[a](../src/sinksort/operators/__init__.py)", "[a](reference/sinksort.md#options)"),
+        ("[a](eps.md)", "[a](eps.md)"),
+    ],
+)
+def test_links_to_files_become_links_to_pages(written, built):
+    assert public.on_the_site(written) == built
+
+
 def test_formulas_become_mathml():
     page = formulas.as_mathml(r'<p><span class="arithmatex">\(a &lt; b\)</span></p>')
     assert page.startswith("<p><math")
