@@ -8,7 +8,7 @@ from .core.costs import Huber, Power
 from .core.kantorovich import kantorovich_rank, kantorovich_sort
 from .core.plan import Plan
 from .core.solvers import Newton, Sinkhorn
-from .kernels import last_backend
+from .kernels import compile, last_backend  # noqa: A004 - as torch.compile
 from .linear.smooth import SmoothPlan
 from .operators import (
     TopK,
@@ -35,6 +35,7 @@ __all__ = [
     "Sinkhorn",
     "SmoothPlan",
     "TopK",
+    "compile",
     "kantorovich_rank",
     "kantorovich_sort",
     "last_backend",

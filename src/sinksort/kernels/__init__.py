@@ -4,6 +4,7 @@ Triton on CUDA and Numba on the CPU do for rows in single precision what the ref
 ``contract`` for what they compute and how it is differentiated.
 """
 
+from .ahead import compile  # noqa: A004 - as torch.compile
 from .dispatch import BACKENDS, last_backend
 
-__all__ = ["BACKENDS", "last_backend"]
+__all__ = ["BACKENDS", "compile", "last_backend"]

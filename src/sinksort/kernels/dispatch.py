@@ -71,6 +71,11 @@ def _missing(package: str, name: str) -> str | None:
 _MISSING = {name: _missing(name, name) for name in _FILES}
 
 
+def missing(name: str) -> str | None:
+    """Why no kernels of the backend called ``name`` can be used here, or None if they can."""
+    return _MISSING[name]
+
+
 def kernels_named(name: str, ask: Ask) -> Kernels:
     short, long = _FILES[name]
     most = _SHORT_OF_TWO if name == "numba" and of_two(ask) else _SHORT

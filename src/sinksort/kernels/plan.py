@@ -117,7 +117,7 @@ def installed() -> bool:
     """Whether Numba is there."""
     from . import dispatch
 
-    return dispatch._MISSING["numba"] is None
+    return dispatch.missing("numba") is None
 
 
 def _family() -> Any:
