@@ -31,7 +31,7 @@ _DTYPES = {"float32": torch.float32, "float64": torch.float64, "float16": torch.
 Progress: TypeAlias = Callable[[int, int, dict[str, Any]], None]
 _MOST_IN_A_MATRIX = 128  #: values of a row, for operators whose answers are matrices
 #: (operator, shape, dtype) of every kind of call: rows of each length at which other kernels are used.
-EVERYTHING = (
+EVERYTHING: tuple[tuple[str, tuple[int, ...], str], ...] = (
     *((name, (32, 100), "float32") for name in OPERATORS),
     *((name, (32, 12), "float32") for name in OPERATORS if name != "transport"),
     *((name, (4, 300), "float32") for name in ("soft_rank", "soft_sort", "soft_median", "soft_topk_mask")),
@@ -254,8 +254,8 @@ def _folders() -> list[str]:
     found = set()
     for name, module in list(sys.modules.items()):
         if name.startswith(f"{__package__}.cpu."):
-            kept = (getattr(each, "_cache", None) for each in vars(module).values())
-            found |= {str(each.cache_path) for each in kept if getattr(each, "cache_path", None)}
+            paths = (getattr(getattr(each, "_cache", None), "cache_path", None) for each in vars(module).values())
+            found |= {str(path) for path in paths if path}
     gpu = sys.modules.get(f"{__package__}.gpu.engine.cache")
     if gpu is not None:
         found.add(str(gpu._folder(gpu._wanted())))
