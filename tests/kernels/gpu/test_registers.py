@@ -33,7 +33,7 @@ IN_DOUBT = 5e-6  #: estimated errors above this send a row to the second launch
 @pytest.fixture(autouse=True)
 def nobody_else(monkeypatch):
     """Rows are held, or taken over by the second launch; the kernels with a matrix are not there."""
-    monkeypatch.setattr(triton_rows, "triton_short", None)
+    monkeypatch.setattr(triton_rows, "matrix", None)
 
 
 def true_pulls(ask, phi):
