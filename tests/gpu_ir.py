@@ -30,9 +30,12 @@ from triton.backends.compiler import GPUTarget
 from triton.backends.driver import DriverBase
 from triton.backends.nvidia.compiler import CUDABackend
 
-from sinksort.kernels import triton_launch, triton_long, triton_long_late_launch, triton_rows
-from sinksort.kernels.asks import Ask
-from sinksort.kernels.tables import default_targets
+from sinksort.kernels.contract import Ask
+from sinksort.kernels.gpu import long
+from sinksort.kernels.gpu import rows as triton_rows
+from sinksort.kernels.gpu.engine import launch as triton_launch
+from sinksort.kernels.gpu.exact import pieces_launch
+from sinksort.kernels.targets import default_targets
 from tests.sources import triton_entry_points
 
 _MULTIPROCESSORS = 132  #: of an H100
@@ -118,7 +121,7 @@ def _watch() -> list[Kernel]:
         self._made.append((None, programs, args, []))
 
     triton_launch.Recorder._make = make
-    triton_long_late_launch.programs_of = lambda _device: _MULTIPROCESSORS
+    pieces_launch.programs_of = lambda _device: _MULTIPROCESSORS
     triton.runtime.driver.set_active(_Driver())
     return kernels
 
