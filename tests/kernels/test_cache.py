@@ -15,7 +15,7 @@ import pytest
 from sinksort.kernels import cache
 
 KERNELS = Path(cache.__file__).parent
-FUNCTIONS = "from .engine.compile import exact\n\n@exact\ndef twice(x):\n    return 2 * x\n"
+FUNCTIONS = "from .engine.compile import jit\n\n@jit\ndef twice(x):\n    return 2 * x\n"
 PROGRAM = "from two.cpu.functions import twice\nprint(twice({}))"
 
 

@@ -115,13 +115,13 @@ def test_the_value_that_two_of_a_few_targets_share_is_found_at_any_eps(width):
 def test_targets_that_no_value_joins_are_balanced_or_said_not_to_be():
     """Rows too long to be sorted begin with bins, and at this eps these hold values of different targets."""
     pytest.importorskip("numba")
-    from sinksort.kernels.contract import Ask
+    from sinksort.kernels.contract import Request
     from sinksort.kernels.cpu import long
 
     n = 33_000
     x = torch.rand(1, n, generator=torch.Generator().manual_seed(0))
-    ask = Ask(x, None, torch.linspace(0, 1, 3)[None], torch.full((1, 3), 1 / 3), 1e-10, "sigmoid")
-    answer = long.pull(ask, torch.tensor([[1.0, 2.0, 3.0]]))
+    request = Request(x, None, torch.linspace(0, 1, 3)[None], torch.full((1, 3), 1 / 3), 1e-10, "sigmoid")
+    answer = long.pull(request, torch.tensor([[1.0, 2.0, 3.0]]))
     counts = [int((answer.out.round() == level).sum()) for level in (1, 2, 3)]
     assert counts == [n // 3] * 3 or not answer.error.item() <= 1e-5
 

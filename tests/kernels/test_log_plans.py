@@ -10,7 +10,7 @@ import torch
 import sinksort
 from sinksort import losses
 from sinksort.kernels import autograd, dispatch, requests
-from sinksort.kernels.contract import Ask
+from sinksort.kernels.contract import Request
 from sinksort.kernels.reference import log_shares
 from sinksort.kernels.targets import default_targets
 
@@ -216,8 +216,8 @@ def test_any_strides_and_any_batch():
 def test_rows_that_a_kernel_cannot_do_are_done_by_the_reference():
     """Without a squash places may be so large that a step of float64 is more than eps."""
     x = torch.stack([torch.linspace(0, 1, 6), 1e7 * torch.arange(6.0)])
-    given = Ask(x, None, *default_targets(6, 6, None, False, x.device)[:2], 1e-2, None)
-    assert (dispatch.short_kernels("numba").logs(given).error > 1).tolist() == [False, True]
+    given = Request(x, None, *default_targets(6, 6, None, False, x.device)[:2], 1e-2, None)
+    assert (dispatch.log_plan_kernels("numba").logs(given).error > 1).tolist() == [False, True]
     ours, wide = x.clone().requires_grad_(), x.double().requires_grad_()
     P, exact = (sinksort.soft_permutation(each, squash=None) for each in (ours, wide))
     torch.testing.assert_close(P.double(), exact, rtol=0, atol=1e-5)
@@ -392,6 +392,6 @@ def test_compiled_programs_see_one_operator():
 def test_the_operator_is_registered_as_torch_wants_it():
     x = rows(3, 12).requires_grad_()
     at = default_targets(12, 12, None, False, x.device)
-    ask = autograd._flat(Ask(x, None, at.y, at.b, 0.01, "sigmoid"))
+    request = autograd._flat(Request(x, None, at.y, at.b, 0.01, "sigmoid"))
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
-    torch.library.opcheck(autograd._logs_op, (*ask, "numba"), test_utils=checks)
+    torch.library.opcheck(autograd._logs_op, (*request, "numba"), test_utils=checks)

@@ -10,7 +10,7 @@ import torch
 
 import sinksort
 from sinksort.kernels import autograd, memo
-from sinksort.kernels.contract import Ask, some_rows
+from sinksort.kernels.contract import Request, some_rows
 from sinksort.kernels.targets import default_targets
 
 
@@ -176,12 +176,12 @@ def test_rows_that_kernels_give_up_are_the_reference_s_again(memory, monkeypatch
     truth.backward(w.double())
     torch.testing.assert_close(ours.grad.double(), exact.grad, rtol=1e-5, atol=1e-5)
     at = default_targets(30, 30, None, False, x.device)
-    ask = Ask(x, None, at.y, at.b, 0.01, "sigmoid", known={})
-    assert some_rows(ask, torch.tensor([0, 2])).known is None
+    request = Request(x, None, at.y, at.b, 0.01, "sigmoid", prepared={})
+    assert some_rows(request, torch.tensor([0, 2])).prepared is None
 
 
 def test_nothing_of_x_is_kept_and_memories_do_not_pile_up(memory, monkeypatch):
-    monkeypatch.setattr(memo, "_MOST_KNOWN", 5)
+    monkeypatch.setattr(memo, "_MOST_REMEMBERED", 5)
     for n in range(3, 12):
         for call in ALONE.values():
             x = rows(2, n + 2).requires_grad_()

@@ -10,7 +10,7 @@ import torch
 import sinksort
 from sinksort.core.solvers import Newton
 from sinksort.kernels import dispatch, memo, reference
-from sinksort.kernels.contract import Ask
+from sinksort.kernels.contract import Request
 
 EXACT = Newton(compress=False)
 
@@ -269,10 +269,10 @@ def test_operators_are_registered_as_torch_wants_them():
 
     x = rows(3, 12).requires_grad_()
     at = default_targets(12, 12, None, False, x.device)
-    ask = autograd._flat(Ask(x, None, at.y, at.b, 0.01, "sigmoid"))
+    request = autograd._flat(Request(x, None, at.y, at.b, 0.01, "sigmoid"))
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
-    torch.library.opcheck(autograd._pull_op, (*ask, at.phi, "numba"), test_utils=checks)
-    torch.library.opcheck(autograd._push_op, (*ask, "numba"), test_utils=checks)
+    torch.library.opcheck(autograd._pull_op, (*request, at.phi, "numba"), test_utils=checks)
+    torch.library.opcheck(autograd._push_op, (*request, "numba"), test_utils=checks)
 
 
 def test_autocast_changes_nothing():
@@ -291,7 +291,7 @@ def test_no_rows_are_no_answers():
 def test_rows_left_to_the_reference_converge():
     """Nearly hard masks, whose targets weigh what single precision makes of 0.95 and 0.05."""
     x = rows(64, 100)
-    given = Ask(x, None, torch.tensor([[0.0, 1.0]]), torch.tensor([[0.95, 0.05]]), 1e-4, "sigmoid")
+    given = Request(x, None, torch.tensor([[0.0, 1.0]]), torch.tensor([[0.95, 0.05]]), 1e-4, "sigmoid")
     out = reference.pulled(given, torch.tensor([[0.0, 1.0]]))
     torch.testing.assert_close(out.double(), sinksort.soft_topk_mask(x.double(), 5, eps=1e-4), rtol=0, atol=1e-5)
 

@@ -177,13 +177,13 @@ class _Worker:
         try:
             with contextlib.suppress(queue.Empty):
                 while True:
-                    finished.put(self.ask(waiting.get_nowait()))
-            self.folders = self.ask(None)["folders"]
+                    finished.put(self.request(waiting.get_nowait()))
+            self.folders = self.request(None)["folders"]
             finished.put(None)
         except (OSError, ValueError, RuntimeError) as error:
             finished.put(error)
 
-    def ask(self, call: dict[str, Any] | None) -> dict[str, Any]:
+    def request(self, call: dict[str, Any] | None) -> dict[str, Any]:
         stdin, stdout = self.process.stdin, self.process.stdout
         assert stdin is not None  # noqa: S101 - both are pipes
         assert stdout is not None  # noqa: S101

@@ -23,18 +23,20 @@ from ..core.modes import ordinary, redefines_operators, unpatched
 from ..core.solvers._common import host_may_look
 from ..linear.refine import accepted_error
 from . import reference
-from .contract import Answer, Ask, LateKernels, State, in_tensors, of_rows, some_rows
-from .dispatch import kernels_named, late_kernels, short_kernels
+from .contract import Answer, RejectedRowKernels, Request, State, in_tensors, of_rows, some_rows
+from .dispatch import kernels_named, log_plan_kernels, rejected_row_kernels
 
 _ACCEPTED = accepted_error(torch.float32)
 
 
-def read(way: str, ask: Ask, phi: Tensor | None, name: str) -> Tensor:
+def read(implementation: str, request: Request, phi: Tensor | None, name: str) -> Tensor:
     """``Answer.out`` of the kernels called ``name``."""
-    if not ordinary() or redefines_operators(ask.x):
-        out: Tensor = _OPERATORS[way](*_flat(ask), *_with(phi), name)[0]
+    if not ordinary() or redefines_operators(request.x):
+        out: Tensor = _OPERATORS[implementation](*_flat(request), *_with(phi), name)[0]
         return out
-    return eager(ask.x, way_of(way, ask, name), ask._replace(x=ask.x.detach()), phi)
+    return eager(
+        request.x, implementation_of(implementation, request, name), request._replace(x=request.x.detach()), phi
+    )
 
 
 # ---- running a kernel, and mending its answer
@@ -46,111 +48,129 @@ _REFERENCE: dict[str, Callable[..., Tensor]] = {
 }
 
 
-class Way(NamedTuple):
+class Implementation(NamedTuple):
     """The functions of some kernels that read a plan in one way."""
 
     read: str
     name: str  #: of the kernels
     forward: Callable[..., Answer]
     backward: Callable[..., Tensor]
-    final: bool
-    late: LateKernels | None  #: that are asked what these leave over, before the reference is
+    rejects_by_nan: bool
+    rejected: RejectedRowKernels | None  #: that are asked what these leave over, before the reference is
 
 
-def way_of(read: str, ask: Ask, name: str) -> Way:
-    kernels = short_kernels(name) if read == "logs" else kernels_named(name, ask)
-    late = late_kernels(name, ask) if read == "pull" else None
-    return Way(read, name, getattr(kernels, read), getattr(kernels, f"{read}_backward"), kernels.final(ask), late)
+def implementation_of(read: str, request: Request, name: str) -> Implementation:
+    kernels = log_plan_kernels(name) if read == "logs" else kernels_named(name, request)
+    rejected = rejected_row_kernels(name, request) if read == "pull" else None
+    return Implementation(
+        read,
+        name,
+        getattr(kernels, read),
+        getattr(kernels, f"{read}_backward"),
+        kernels.rejects_by_nan(request),
+        rejected,
+    )
 
 
 def _with(phi: Tensor | None) -> tuple[Tensor, ...]:
     return () if phi is None else (phi,)
 
 
-def _run(way: Way, ask: Ask, phi: Tensor | None) -> tuple[Answer, Tensor | None]:
+def _run(implementation: Implementation, request: Request, phi: Tensor | None) -> tuple[Answer, Tensor | None]:
     """The answer, and which of its rows are the reference's."""
-    answer = way.forward(ask) if phi is None else way.forward(ask, phi)
-    if way.final:
+    answer = implementation.forward(request) if phi is None else implementation.forward(request, phi)
+    if implementation.rejects_by_nan:
         return answer, None
     error = answer.error
     if isinstance(error, Tensor) and not host_may_look(error):
         fine = error <= _ACCEPTED  # nobody can look: rather no answer than a wrong one
         fine = fine.reshape(-1, *[1] * (answer.out.ndim - 1))
         return answer._replace(out=torch.where(fine, answer.out, torch.nan)), None
-    late = _late(error)
-    if late is not None:
-        few, few_phi = _chosen(ask, phi, late)
+    rejected = _rejected_rows(error)
+    if rejected is not None:
+        part, part_phi = _chosen(request, phi, rejected)
         with torch.no_grad():
-            answer.out[late] = _left_over(way, few, few_phi).to(answer.out.dtype)
-    return answer, late
+            answer.out[rejected] = _answer_of_rejected(implementation, part, part_phi).to(answer.out.dtype)
+    return answer, rejected
 
 
-def _averages(way: Way, out: Tensor) -> Tensor | None:
+def _averages(implementation: Implementation, out: Tensor) -> Tensor | None:
     """Answers that are infinite where values are, if kernels of a GPU gave them."""
-    return out.detach() if way.read == "push" and way.name == "triton" else None
+    return out.detach() if implementation.read == "push" and implementation.name == "triton" else None
 
 
-def _left_over(way: Way, ask: Ask, phi: Tensor | None) -> Tensor:
-    if way.late is None or phi is None:
-        return _REFERENCE[way.read](ask, *_with(phi))
-    out, error = way.late.pull(ask, phi)
-    late = _late(error)
-    if late is not None:
-        few, few_phi = _chosen(ask, phi, late)
-        out[late] = _REFERENCE[way.read](few, *_with(few_phi)).to(out.dtype)
+def _answer_of_rejected(implementation: Implementation, request: Request, phi: Tensor | None) -> Tensor:
+    if implementation.rejected is None or phi is None:
+        return _REFERENCE[implementation.read](request, *_with(phi))
+    out, error = implementation.rejected.pull(request, phi)
+    rejected = _rejected_rows(error)
+    if rejected is not None:
+        part, part_phi = _chosen(request, phi, rejected)
+        out[rejected] = _REFERENCE[implementation.read](part, *_with(part_phi)).to(out.dtype)
     return out
 
 
 def _run_backward(
-    way: Way, ask: Ask, phi: Tensor | None, state: State, late: Tensor | None, cotangent: Tensor,
+    implementation: Implementation, request: Request, phi: Tensor | None, state: State, rejected: Tensor | None,
+    cotangent: Tensor,
     out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """``out``: the answer, where it may be infinite."""
     cotangent = cotangent.resolve_neg()
     if out is not None:  # an infinite average has no gradient, and only kernels of the CPU see to that themselves
         cotangent = torch.where(out.isfinite(), cotangent, 0.0)
-    grad = way.backward(ask, state, cotangent) if phi is None else way.backward(ask, phi, state, cotangent)
-    if late is not None:
-        grad[late] = _gradient_left_over(way, *_chosen(ask, phi, late), cotangent[late])
+    grad = (
+        implementation.backward(request, state, cotangent)
+        if phi is None
+        else implementation.backward(request, phi, state, cotangent)
+    )
+    if rejected is not None:
+        grad[rejected] = _gradient_of_rejected(implementation, *_chosen(request, phi, rejected), cotangent[rejected])
     return grad
 
 
-def _gradient_left_over(way: Way, ask: Ask, phi: Tensor | None, cotangent: Tensor) -> Tensor:
-    if way.late is None or phi is None:
-        return _reference_gradient(way.read, ask, phi, cotangent, create_graph=False)
-    grad, error = way.late.pull_backward(ask, phi, cotangent)
-    late = _late(error)
-    if late is not None:
-        few, few_phi = _chosen(ask, phi, late)
-        grad[late] = _reference_gradient(way.read, few, few_phi, cotangent[late], create_graph=False)
+def _gradient_of_rejected(
+    implementation: Implementation, request: Request, phi: Tensor | None, cotangent: Tensor
+) -> Tensor:
+    if implementation.rejected is None or phi is None:
+        return _reference_gradient(implementation.read, request, phi, cotangent, create_graph=False)
+    grad, error = implementation.rejected.pull_backward(request, phi, cotangent)
+    rejected = _rejected_rows(error)
+    if rejected is not None:
+        part, part_phi = _chosen(request, phi, rejected)
+        grad[rejected] = _reference_gradient(
+            implementation.read, part, part_phi, cotangent[rejected], create_graph=False
+        )
     return grad
 
 
-def _late(error: State) -> Tensor | None:
+def _rejected_rows(error: State) -> Tensor | None:
     """Rows whose answer is not good enough. Rows that hold NaN are not late."""
     errors = error if isinstance(error, np.ndarray) else (error if error.is_cpu else error.cpu()).numpy()
     if errors.size == 0 or errors.item(errors.argmax()) <= _ACCEPTED:  # quicker than a comparison of all
         return None
-    late = errors > _ACCEPTED
-    if not np.count_nonzero(late):
+    rejected = errors > _ACCEPTED
+    if not np.count_nonzero(rejected):
         return None
-    rows = torch.from_numpy(late.nonzero()[0])
+    rows = torch.from_numpy(rejected.nonzero()[0])
     return rows.to(error.device) if isinstance(error, Tensor) else rows
 
 
-def _chosen(ask: Ask, phi: Tensor | None, rows: Tensor) -> tuple[Ask, Tensor | None]:
-    return some_rows(ask, rows), None if phi is None else of_rows(phi, rows)
+def _chosen(request: Request, phi: Tensor | None, rows: Tensor) -> tuple[Request, Tensor | None]:
+    return some_rows(request, rows), None if phi is None else of_rows(phi, rows)
 
 
-def _reference_gradient(read: str, ask: Ask, phi: Tensor | None, cotangent: Tensor, create_graph: bool) -> Tensor:
+def _reference_gradient(
+    read: str, request: Request, phi: Tensor | None, cotangent: Tensor, create_graph: bool
+) -> Tensor:
     def gradient() -> Tensor:
         with torch.enable_grad():
-            x = ask.x if create_graph else ask.x.detach().requires_grad_()
-            out = _REFERENCE[read](ask._replace(x=x), *_with(phi))
+            x = request.x if create_graph else request.x.detach().requires_grad_()
+            out = _REFERENCE[read](request._replace(x=x), *_with(phi))
             (grad,) = torch.autograd.grad(out, x, cotangent.to(out.dtype), create_graph=create_graph)
         return grad
 
-    return gradient() if create_graph or _records(ask.x) else _elsewhere(gradient, ask.x.device)
+    return gradient() if create_graph or _records(request.x) else _elsewhere(gradient, request.x.device)
 
 
 def _records(x: Tensor) -> bool:
@@ -178,33 +198,33 @@ class _Read(torch.autograd.function._SingleLevelFunction):
     """An ``autograd.Function`` that no transform of ``torch.func`` meets, and so need not look for one."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, given: tuple[Way, Ask, Tensor | None]) -> Tensor:
-        answer, late = _run(*given)
-        ctx.given = *given, answer.state, late, _averages(given[0], answer.out)
+    def forward(ctx: Any, x: Tensor, given: tuple[Implementation, Request, Tensor | None]) -> Tensor:
+        answer, rejected = _run(*given)
+        ctx.given = *given, answer.state, rejected, _averages(given[0], answer.out)
         ctx.save_for_backward(x)
         return answer.out
 
     @staticmethod
     @one_at_a_time
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None]:
-        way, ask, phi, state, late, out = ctx.given
+        implementation, request, phi, state, rejected, out = ctx.given
         (x,) = ctx.saved_tensors  # says so if it was written over since
         if torch.is_grad_enabled():  # somebody will differentiate this again
-            grad = _reference_gradient(way.read, ask._replace(x=x), phi, cotangent, create_graph=True)
+            grad = _reference_gradient(implementation.read, request._replace(x=x), phi, cotangent, create_graph=True)
         else:
-            grad = _run_backward(way, ask, phi, state, late, cotangent, out)
+            grad = _run_backward(implementation, request, phi, state, rejected, cotangent, out)
         return grad, None
 
 
-def eager(x: Tensor, way: Way, ask: Ask, phi: Tensor | None) -> Tensor:
-    """``ask.x`` are the numbers of x, which may need a gradient."""
-    if ask.x.is_neg():  # kernels read memory, where the numbers of such a view have the other sign
-        ask = ask._replace(x=ask.x.resolve_neg())
+def eager(x: Tensor, implementation: Implementation, request: Request, phi: Tensor | None) -> Tensor:
+    """``request.x`` are the numbers of x, which may need a gradient."""
+    if request.x.is_neg():  # kernels read memory, where the numbers of such a view have the other sign
+        request = request._replace(x=request.x.resolve_neg())
     if torch.is_grad_enabled() and x.requires_grad:
         x = torch._C._functorch.unwrap_if_dead(x)  # what such a transform left behind is its own no longer
-        out: Tensor = _Read.apply(x, (way, ask, phi))  # type: ignore[attr-defined]
+        out: Tensor = _Read.apply(x, (implementation, request, phi))  # type: ignore[attr-defined]
         return out
-    return _run(way, ask, phi)[0].out
+    return _run(implementation, request, phi)[0].out
 
 
 # ---- traced
@@ -212,15 +232,15 @@ def eager(x: Tensor, way: Way, ask: Ask, phi: Tensor | None) -> Tensor:
 _Flat = tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor | None, float, Tensor | None, str | None, int | None]
 
 
-def _flat(ask: Ask) -> _Flat:
+def _flat(request: Request) -> _Flat:
     """An ask as arguments of an operator."""
-    number, rows = (0.0, ask.eps) if isinstance(ask.eps, Tensor) else (ask.eps, None)
-    return ask.x, ask.a, ask.y, ask.b, ask.last, number, rows, ask.squash, ask.m
+    number, rows = (0.0, request.eps) if isinstance(request.eps, Tensor) else (request.eps, None)
+    return request.x, request.a, request.y, request.b, request.last, number, rows, request.squash, request.m
 
 
-def _ask(x: Tensor, a: Tensor | None, y: Tensor, b: Tensor, last: Tensor | None, number: float, rows: Tensor | None,
-         squash: str | None, m: int | None) -> Ask:  # fmt: skip
-    return Ask(x, a, y, b, number if rows is None else rows, squash, m, last)
+def _request(x: Tensor, a: Tensor | None, y: Tensor, b: Tensor, last: Tensor | None, number: float, rows: Tensor | None,
+         squash: str | None, m: int | None) -> Request:  # fmt: skip
+    return Request(x, a, y, b, number if rows is None else rows, squash, m, last)
 
 
 @torch.library.custom_op("sinksort::pull", mutates_args=())
@@ -237,8 +257,8 @@ def _pull_op(
     phi: Tensor,
     name: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    ask = _ask(x, a, y, b, last, eps, eps_rows, squash, m)
-    return in_tensors(_run(way_of("pull", ask, name), ask, phi)[0])
+    request = _request(x, a, y, b, last, eps, eps_rows, squash, m)
+    return in_tensors(_run(implementation_of("pull", request, name), request, phi)[0])
 
 
 @torch.library.custom_op("sinksort::push", mutates_args=())
@@ -254,8 +274,8 @@ def _push_op(
     m: int | None,
     name: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    ask = _ask(x, a, y, b, last, eps, eps_rows, squash, m)
-    return in_tensors(_run(way_of("push", ask, name), ask, None)[0])
+    request = _request(x, a, y, b, last, eps, eps_rows, squash, m)
+    return in_tensors(_run(implementation_of("push", request, name), request, None)[0])
 
 
 @torch.library.custom_op("sinksort::logs", mutates_args=())
@@ -271,8 +291,8 @@ def _logs_op(
     m: int | None,
     name: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    ask = _ask(x, a, y, b, last, eps, eps_rows, squash, m)
-    return in_tensors(_run(way_of("logs", ask, name), ask, None)[0])
+    request = _request(x, a, y, b, last, eps, eps_rows, squash, m)
+    return in_tensors(_run(implementation_of("logs", request, name), request, None)[0])
 
 
 @torch.library.custom_op("sinksort::read_backward", mutates_args=())
@@ -294,17 +314,25 @@ def _backward_op(
     cotangent: Tensor,
     out: Tensor | None,
 ) -> Tensor:
-    ask = _ask(x, a, y, b, last, eps, eps_rows, squash, m)
-    way = way_of(read, ask, name)
-    late = None if way.final or not host_may_look(error) else _late(error)
+    request = _request(x, a, y, b, last, eps, eps_rows, squash, m)
+    implementation = implementation_of(read, request, name)
+    rejected = None if implementation.rejects_by_nan or not host_may_look(error) else _rejected_rows(error)
     if (
-        read == "push" and host_may_look(cotangent) and not kernels_named(name, ask).weightless(ask)
+        read == "push" and host_may_look(cotangent) and not kernels_named(name, request).weightless(request)
     ):  # who posed this could not look at the weights of targets
-        weightless = ((ask.b <= 0) & (cotangent != 0)).any(-1)
-        if late is not None:
-            weightless[late] = True
-        late = weightless.nonzero().squeeze(-1) if weightless.any() else late
-    return _run_backward(way, ask, phi, state, late, cotangent, None if out is None else _averages(way, out))
+        weightless = ((request.b <= 0) & (cotangent != 0)).any(-1)
+        if rejected is not None:
+            weightless[rejected] = True
+        rejected = weightless.nonzero().squeeze(-1) if weightless.any() else rejected
+    return _run_backward(
+        implementation,
+        request,
+        phi,
+        state,
+        rejected,
+        cotangent,
+        None if out is None else _averages(implementation, out),
+    )
 
 
 @_backward_op.register_fake
@@ -314,21 +342,21 @@ def _(*args: Any) -> Tensor:
 
 def _shapes(read: str) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
     def fake(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
-        ask, name = _ask(*args[:9]), args[-1]
-        R, n, K = *ask.x.shape, ask.y.shape[-1]
+        request, name = _request(*args[:9]), args[-1]
+        R, n, K = *request.x.shape, request.y.shape[-1]
         out = (
-            ask.x.new_empty(R, n)
+            request.x.new_empty(R, n)
             if read == "pull"
-            else ask.x.new_empty((R, K) if read == "push" else (R, n, K), dtype=torch.float32)
+            else request.x.new_empty((R, K) if read == "push" else (R, n, K), dtype=torch.float32)
         )
         # The layout of a state is a matter of whole numbers: a program is compiled anew for each length of rows.
-        m = None if ask.m is None else int(ask.m)
+        m = None if request.m is None else int(request.m)
         x, y = (torch.empty(1, int(size), dtype=torch.float32, device="meta") for size in (n, K))
-        sizes = ask._replace(x=x, y=y, m=m)
+        sizes = request._replace(x=x, y=y, m=m)
         with unpatched():  # this may be the first use of kernels
-            layout = short_kernels(name).logs_layout if read == "logs" else kernels_named(name, sizes).state_layout
+            layout = log_plan_kernels(name).logs_layout if read == "logs" else kernels_named(name, sizes).state_layout
             columns, dtype = layout(sizes)
-        return out, ask.x.new_empty(R, columns, dtype=dtype), ask.x.new_empty(R, dtype=torch.float32)
+        return out, request.x.new_empty(R, columns, dtype=dtype), request.x.new_empty(R, dtype=torch.float32)
 
     return fake
 
@@ -350,7 +378,7 @@ def _backward(read: str) -> Callable[..., tuple[Tensor | None, ...]]:
         x, a, y, b, last, rows, phi, state, error, out = ctx.saved_tensors
         given = x, a, y, b, last, ctx.eps, rows, ctx.squash, ctx.m
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            grad = _reference_gradient(read, _ask(*given), phi, cotangent, create_graph=True)
+            grad = _reference_gradient(read, _request(*given), phi, cotangent, create_graph=True)
         else:
             grad = _backward_op(*given, phi, read, ctx.kernels, state, error, cotangent, out)
         return (grad, *others)

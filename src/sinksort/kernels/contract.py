@@ -53,7 +53,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 
-class Ask(NamedTuple):
+class Request(NamedTuple):
     """Rows and their targets. Tensors with 1 in place of R are the same for all rows."""
 
     x: Tensor  #: (R, n) float32, float16 or bfloat16; any strides (several levels of one row have row stride 0)
@@ -64,20 +64,20 @@ class Ask(NamedTuple):
     squash: str | None  #: "sigmoid", "arctan", or None when x is x~
     m: int | None = None  #: how many targets the nodes stand for; None: y are the targets
     last: Tensor | None = None  #: (R or 1, 6, K) float32, for the estimate of a rule's error
-    known: dict[Any, Any] | None = None  #: what kernels prepared, for all asks that differ in x's numbers alone
+    prepared: dict[Any, Any] | None = None  #: what kernels prepared, for all asks that differ in x's numbers alone
 
 
-def some_rows(ask: Ask, rows: Tensor) -> Ask:
+def some_rows(request: Request, rows: Tensor) -> Request:
     """The same for some of its rows."""
-    a, last, eps = ask.a, ask.last, ask.eps
-    return ask._replace(
-        x=ask.x[rows],
+    a, last, eps = request.a, request.last, request.eps
+    return request._replace(
+        x=request.x[rows],
         a=None if a is None else a[rows],
-        y=of_rows(ask.y, rows),
-        b=of_rows(ask.b, rows),
+        y=of_rows(request.y, rows),
+        b=of_rows(request.b, rows),
         eps=of_rows(eps, rows) if isinstance(eps, Tensor) else eps,
         last=None if last is None else of_rows(last, rows),
-        known=None,
+        prepared=None,
     )
 
 
@@ -108,49 +108,49 @@ def in_tensors(answer: Answer) -> tuple[Tensor, Tensor, Tensor]:
 class Kernels(Protocol):
     """One implementation. Rows that hold NaN are answered by NaN; everything else is defined as in the reference."""
 
-    def final(self, ask: Ask, /) -> bool:
+    def rejects_by_nan(self, request: Request, /) -> bool:
         """Whether rows that could not be answered are NaN already: nobody needs to look at ``Answer.error`` then."""
 
-    def state_layout(self, ask: Ask) -> tuple[int, torch.dtype]:
+    def state_layout(self, request: Request) -> tuple[int, torch.dtype]:
         """Columns and dtype of ``Answer.state``, for those who trace the operator."""
 
-    def unable(self, ask: Ask) -> str | None:
+    def unable(self, request: Request) -> str | None:
         """Why these kernels cannot answer, or None if they can. Looks at shapes and dtypes only."""
 
-    def weightless(self, ask: Ask, /) -> bool:
+    def weightless(self, request: Request, /) -> bool:
         """Whether ``push_backward`` knows the gradient of what a target without weight receives."""
 
-    def pull(self, ask: Ask, phi: Tensor) -> Answer:
+    def pull(self, request: Request, phi: Tensor) -> Answer:
         """phi: (R or 1, K) float32."""
 
-    def pull_backward(self, ask: Ask, phi: Tensor, state: State, w: Tensor) -> Tensor:
+    def pull_backward(self, request: Request, phi: Tensor, state: State, w: Tensor) -> Tensor:
         """The cotangent of x, (R, n) in its dtype, from w (R, n)."""
 
-    def push(self, ask: Ask) -> Answer: ...
+    def push(self, request: Request) -> Answer: ...
 
-    def push_backward(self, ask: Ask, state: State, c: Tensor) -> Tensor:
+    def push_backward(self, request: Request, state: State, c: Tensor) -> Tensor:
         """The cotangent of x from c (R, K) float32."""
 
 
-class ShortKernels(Kernels, Protocol):
+class LogPlanKernels(Kernels, Protocol):
     """Of short rows, which can be read in the third way too: n and K are at most 128, and the targets are no rule."""
 
-    def logs_layout(self, ask: Ask) -> tuple[int, torch.dtype]:
+    def logs_layout(self, request: Request) -> tuple[int, torch.dtype]:
         """``state_layout`` of ``logs``."""
 
-    def logs(self, ask: Ask) -> Answer: ...
+    def logs(self, request: Request) -> Answer: ...
 
-    def logs_backward(self, ask: Ask, state: State, C: Tensor) -> Tensor:
+    def logs_backward(self, request: Request, state: State, C: Tensor) -> Tensor:
         """The cotangent of x from C (R, n, K) float32."""
 
 
-class LateKernels(Protocol):
+class RejectedRowKernels(Protocol):
     """Of rows that others left over: slower, and good for more. They keep no state, and are able or not."""
 
-    def able(self, ask: Ask, /) -> bool: ...
+    def able(self, request: Request, /) -> bool: ...
 
-    def pull(self, ask: Ask, phi: Tensor) -> tuple[Tensor, Tensor]:
+    def pull(self, request: Request, phi: Tensor) -> tuple[Tensor, Tensor]:
         """``Answer.out`` and ``Answer.error``."""
 
-    def pull_backward(self, ask: Ask, phi: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    def pull_backward(self, request: Request, phi: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
         """The cotangent of x, and the error of each row."""

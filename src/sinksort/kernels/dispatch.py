@@ -18,14 +18,14 @@ from ..core.costs import Cost
 from ..core.modes import eager, forward_mode_on, tracing
 from ..core.solvers import Newton, Solver
 from ..core.squash import INCREASING_MAPS, Squash
-from .contract import Ask, Kernels, LateKernels, ShortKernels
+from .contract import Kernels, LogPlanKernels, RejectedRowKernels, Request
 
 BACKENDS = ("auto", "torch", "triton", "numba")
 
 #: Rows up to this length are worked on by one thread (block) each, longer ones in pieces. Two targets on the CPU need
 #: so little scratch that a row may have as many values as a piece.
 _SHORT, _SHORT_OF_TWO = 2048, 1 << 15
-FEW_TARGETS, _FEW_NODES = 4, 128  #: that all kernels take for longer rows
+MOST_SELECTED, _FEW_NODES = 4, 128  #: that all kernels take for longer rows
 _AUTO = {"cpu": "numba", "cuda": "triton"}  #: by device
 _FILES = {"numba": ("cpu.rows", "cpu.long"), "triton": ("gpu.rows", "gpu.long")}
 _HINTS = {"numba": "install it with: pip install numba", "triton": "it comes with torch for CUDA on Linux"}
@@ -76,60 +76,60 @@ def missing(name: str) -> str | None:
     return _MISSING[name]
 
 
-def kernels_named(name: str, ask: Ask) -> Kernels:
+def kernels_named(name: str, request: Request) -> Kernels:
     short, long = _FILES[name]
-    most = _SHORT_OF_TWO if name == "numba" and of_two(ask) else _SHORT
-    return _module(long if ask.x.shape[-1] > most or _one_by_one(name, ask) else short)
+    most = _SHORT_OF_TWO if name == "numba" and has_two_targets(request) else _SHORT
+    return _module(long if request.x.shape[-1] > most or _by_thresholds(name, request) else short)
 
 
-def short_kernels(name: str) -> ShortKernels:
+def log_plan_kernels(name: str) -> LogPlanKernels:
     """Those that know ``logs``."""
-    return cast("ShortKernels", _module(_FILES[name][0]))
+    return cast("LogPlanKernels", _module(_FILES[name][0]))
 
 
-def late_kernels(name: str, ask: Ask) -> LateKernels | None:
+def rejected_row_kernels(name: str, request: Request) -> RejectedRowKernels | None:
     """Those for rows that the kernels left over."""
     if name != "numba":
         return None
-    kernels = cast("LateKernels", _module("cpu.rejected"))
-    return kernels if kernels.able(ask) else None
+    kernels = cast("RejectedRowKernels", _module("cpu.rejected"))
+    return kernels if kernels.able(request) else None
 
 
-def _one_by_one(name: str, ask: Ask) -> bool:
+def _by_thresholds(name: str, request: Request) -> bool:
     """Whether a short row with few targets is better off with the kernels for long rows, which have more digits.
 
     In Triton of very short rows the others know gradients better, but memberships worse. In Numba the others are twice
     as fast where eps is not too small for them. It never is for masks; gradients of quantiles lose a digit with every
     digit of eps, until at last they are too few.
     """
-    n, K = ask.x.shape[-1], ask.y.shape[-1]
-    if ask.m is not None or K > FEW_TARGETS:
+    n, K = request.x.shape[-1], request.y.shape[-1]
+    if request.m is not None or K > MOST_SELECTED:
         return False
     if name == "triton":
         return K <= 2 or n >= 16
-    if of_two(ask):
+    if has_two_targets(request):
         return False
-    return n > _VERY_SHORT and sharp(ask, _VERY_SHARP) if _of_fillers(ask) else n >= 64 and sharp(ask)
+    return n > _VERY_SHORT and sharp(request, _VERY_SHARP) if _of_fillers(request) else n >= 64 and sharp(request)
 
 
-def of_two(ask: Ask) -> bool:
+def has_two_targets(request: Request) -> bool:
     """Whether there are two targets, and so one unknown."""
-    return ask.m is None and ask.y.shape[-1] == 2
+    return request.m is None and request.y.shape[-1] == 2
 
 
-def _any_eps(ask: Ask) -> bool:
+def _any_eps(request: Request) -> bool:
     """Whether Numba's kernels take every eps: of two targets, and of three whose weights are double."""
-    return of_two(ask) or (_of_fillers(ask) and ask.x.shape[-1] > _VERY_SHORT)
+    return has_two_targets(request) or (_of_fillers(request) and request.x.shape[-1] > _VERY_SHORT)
 
 
-def _of_fillers(ask: Ask) -> bool:
+def _of_fillers(request: Request) -> bool:
     """Whether there are the three targets of a quantile, whose weights are double."""
-    return ask.m is None and ask.y.shape[-1] == 3 and ask.b.dtype == torch.float64
+    return request.m is None and request.y.shape[-1] == 3 and request.b.dtype == torch.float64
 
 
-def sharp(ask: Ask, below: float = _SHARP) -> bool:
+def sharp(request: Request, below: float = _SHARP) -> bool:
     """Whether eps is so small that what a few targets receive needs more than single precision."""
-    return not isinstance(ask.eps, Tensor) and ask.eps < below
+    return not isinstance(request.eps, Tensor) and request.eps < below
 
 
 @functools.cache
@@ -137,7 +137,7 @@ def _module(name: str) -> Kernels:
     return cast("Kernels", importlib.import_module(f"{__package__}.{name}"))
 
 
-def chosen(
+def backend_for(
     x: Tensor, eps: float | Tensor, cost: Cost, squash: Squash, solver: Solver, backend: str, *constants: Any
 ) -> str | None:
     """The backend whose kernels may answer, or None for the reference. ``constants`` must not need gradients.
@@ -164,41 +164,41 @@ def chosen(
     return None if _refused(reason, backend) else name
 
 
-def able(name: str, ask: Ask, backend: str) -> bool:
+def able(name: str, request: Request, backend: str) -> bool:
     """Whether the kernels called ``name`` can answer; remembered as the choice if so."""
     if tracing():
         # A trace cannot ask the kernels: what all of them can do must be enough.
-        few = ask.y.shape[-1] <= (FEW_TARGETS if ask.m is None else _FEW_NODES)
-        if not few and ask.x.shape[-1] > _SHORT:
+        few = request.y.shape[-1] <= (MOST_SELECTED if request.m is None else _FEW_NODES)
+        if not few and request.x.shape[-1] > _SHORT:
             return not _refused("a compiled program takes fewer targets for rows as long as these", backend)
-    elif _refused(kernels_named(name, ask).unable(ask), backend):
+    elif _refused(kernels_named(name, request).unable(request), backend):
         return False
     remember(name)
     return True
 
 
-def able_of_logs(name: str, ask: Ask, backend: str) -> bool:
+def able_of_logs(name: str, request: Request, backend: str) -> bool:
     """``able`` for ``logs``."""
-    n, reason = ask.x.shape[-1], None
+    n, reason = request.x.shape[-1], None
     if n > _MOST_LOGS:
         reason = f"its kernels say where at most {_MOST_LOGS} values go, and there are {n}"
     elif not tracing():
-        reason = short_kernels(name).unable(ask)
+        reason = log_plan_kernels(name).unable(request)
     if _refused(reason, backend):
         return False
     remember(name)
     return True
 
 
-def too_sharp(name: str, ask: Ask, backend: str) -> bool:
+def too_sharp(name: str, request: Request, backend: str) -> bool:
     """Whether single precision is not enough for a few targets: what they receive changes within eps.
 
     More targets are sorted in double precision then.
     """
-    n, K, eps = ask.x.shape[-1], ask.y.shape[-1], ask.eps
-    if name != "numba" or K > FEW_TARGETS or n > _SHORT or isinstance(eps, Tensor):
+    n, K, eps = request.x.shape[-1], request.y.shape[-1], request.eps
+    if name != "numba" or K > MOST_SELECTED or n > _SHORT or isinstance(eps, Tensor):
         return False
-    if _any_eps(ask) or _one_by_one(name, ask):
+    if _any_eps(request) or _by_thresholds(name, request):
         return False
     least = least_eps(n, K)
     return eps < least and _refused(f"its kernels sort and select from eps = {least:g} up, and eps = {eps:g}", backend)

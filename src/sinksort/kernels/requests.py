@@ -17,16 +17,16 @@ from ..core.costs import Cost
 from ..core.problem import as_rows, entropy_number, like_rows
 from ..core.solvers import Solver
 from ..core.squash import Squash
-from .dispatch import able_of_logs, chosen, refuse
-from .memo import Posed, answered
-from .rows import ask_of, count_of, flattener, one_by_one, pulled, pushed, shaper, too_fine
+from .dispatch import able_of_logs, backend_for, refuse
+from .memo import ReadOut, remembered_read
+from .rows import count_of, each_target, flattener, pulled, pushed, request_of, shaper, too_fine
 from .targets import MOST_TARGETS, Targets, default_targets, membership_targets, nodes_in_place_of
 
 _MOST_SORTED = 2048  #: targets that sorts by Numba take one by one: the longest rows that are worked on by one thread
 _FAINT = 1e-12  #: share of a target, of which only the reference tells from where it would get it
 
 
-@answered
+@remembered_read
 def ranks(
     x: Tensor,
     dim: int,
@@ -41,9 +41,9 @@ def ranks(
     squash: Squash,
     solver: Solver,
     backend: str,
-) -> Posed | None:
+) -> ReadOut | None:
     plain = targets is None and target_weights is None and mask is None
-    name = chosen(x, eps, cost, squash, solver, backend, weights, targets, target_weights)
+    name = backend_for(x, eps, cost, squash, solver, backend, weights, targets, target_weights)
     if name is None:
         return None
     rows = as_rows(x, dim)
@@ -55,7 +55,7 @@ def ranks(
         # Too sharp for a rule; said to be equal, so that they are so with all digits.
         at = default_targets(rows.shape[-1], m, None, descending, x.device)._replace(m=m)
     else:
-        several = one_by_one(x, rows, dim, mask, targets, target_weights, num_targets, descending, backend, name=name)
+        several = each_target(x, rows, dim, mask, targets, target_weights, num_targets, descending, backend, name=name)
         if several is None:
             return None
         at = several
@@ -63,7 +63,7 @@ def ranks(
     return pulled(x, rows, dim, weights, mask, at, eps, squash, name, backend, uneven=uneven)
 
 
-@answered
+@remembered_read
 def sorts(
     x: Tensor,
     dim: int,
@@ -79,9 +79,9 @@ def sorts(
     solver: Solver,
     backend: str,
     weightless: bool = True,
-) -> Posed | None:
+) -> ReadOut | None:
     """``weightless``: whether some of the targets that the caller gave may weigh nothing."""
-    name = chosen(x, eps, cost, squash, solver, backend, weights, targets, target_weights)
+    name = backend_for(x, eps, cost, squash, solver, backend, weights, targets, target_weights)
     if name is None:
         return None
     rows = as_rows(x, dim)
@@ -89,7 +89,7 @@ def sorts(
         refuse("its kernels sort rows without padding only", backend)
         return None
     most = _MOST_SORTED if name == "numba" else MOST_TARGETS
-    at = one_by_one(x, rows, dim, mask, targets, target_weights, num_targets, descending, backend, most, name)
+    at = each_target(x, rows, dim, mask, targets, target_weights, num_targets, descending, backend, most, name)
     if at is None:
         return None
     back, dtype = shaper(x, dim), x.dtype
@@ -102,7 +102,7 @@ def sorts(
     return pushed(x, rows, dim, weights, mask, at, eps, squash, name, backend, flat, shaped, weightless, uneven=uneven)
 
 
-@answered
+@remembered_read
 def memberships(
     x: Tensor,
     share: Callable[[Tensor, float | Tensor, int, Tensor | None], Tensor],
@@ -116,9 +116,9 @@ def memberships(
     squash: Squash,
     solver: Solver,
     backend: str,
-) -> Posed | None:
+) -> ReadOut | None:
     """``share(x, k, dim, mask)`` is k/n, (..., 1), after checking k."""
-    name = chosen(x, eps, cost, squash, solver, backend, weights, k)
+    name = backend_for(x, eps, cost, squash, solver, backend, weights, k)
     if name is None:
         return None
     rows = as_rows(x, dim)
@@ -133,7 +133,7 @@ def memberships(
     return pulled(x, rows, dim, weights, mask, at, eps, squash, name, backend, selecting=True)
 
 
-@answered
+@remembered_read
 def quantiles(
     x: Tensor,
     fillers: Callable[[Tensor, Any, float | None, int, Tensor | None], Tensor],
@@ -147,12 +147,12 @@ def quantiles(
     squash: Squash,
     solver: Solver,
     backend: str,
-) -> Posed | None:
+) -> ReadOut | None:
     """(...) of one level, (levels, ...) of several; not yet masked.
 
     ``fillers(x, q, width, dim, mask)`` are the target weights (levels, ..., 3).
     """
-    name = chosen(x, eps, cost, squash, solver, backend, weights, q)
+    name = backend_for(x, eps, cost, squash, solver, backend, weights, q)
     if name is None:
         return None
     rows, b, dtype = as_rows(x, dim), fillers(x, q, width, dim, mask), x.dtype
@@ -181,7 +181,7 @@ def quantiles(
     return pushed(rows, rows, -1, weights, mask, at, eps, squash, name, backend, each, shaped, selecting=True)
 
 
-@answered
+@remembered_read
 def log_plans(
     x: Tensor,
     dim: int,
@@ -196,18 +196,18 @@ def log_plans(
     squash: Squash,
     solver: Solver,
     backend: str,
-) -> Posed | None:
+) -> ReadOut | None:
     """(..., n, m) float32: log of the share of each value that goes to each target, ``dim`` last; -inf for padding."""
     found = _log_shares(x, dim, descending, weights, mask, targets, target_weights, num_targets, eps, cost, squash,
                         solver, backend)  # fmt: skip
     if found is None:
         return None
-    posed, live = found
-    placed = posed.shaped
-    return posed._replace(shaped=lambda out: _from_the_top(placed(out), live, descending, -torch.inf))
+    read_out, live = found
+    placed = read_out.shaped
+    return read_out._replace(shaped=lambda out: _from_the_top(placed(out), live, descending, -torch.inf))
 
 
-@answered
+@remembered_read
 def permutations(
     x: Tensor,
     dim: int,
@@ -222,14 +222,14 @@ def permutations(
     squash: Squash,
     solver: Solver,
     backend: str,
-) -> Posed | None:
+) -> ReadOut | None:
     """(..., m, n): P_ji = a_i p_ij / b_j, normalised over the values; padding is 0."""
     found = _log_shares(x, dim, descending, weights, mask, targets, target_weights, num_targets, eps, cost, squash,
                         solver, backend)  # fmt: skip
     if found is None:
         return None
-    posed, live = found
-    placed, a, dtype, device = posed.shaped, posed.ask.a, x.dtype, x.device
+    read_out, live = found
+    placed, a, dtype, device = read_out.shaped, read_out.request.a, x.dtype, x.device
 
     def shaped(out: Tensor) -> Tensor:
         log_p = placed(out)
@@ -239,7 +239,7 @@ def permutations(
             log_p = log_p + a.log().reshape(*log_p.shape[:-1], 1)
         return _from_the_top(torch.softmax(log_p, dim=-2), live, descending, 0.0).mT.to(dtype)
 
-    return posed._replace(shaped=shaped)
+    return read_out._replace(shaped=shaped)
 
 
 # ---- parts
@@ -259,13 +259,13 @@ def _log_shares(
     squash: Squash,
     solver: Solver,
     backend: str,
-) -> tuple[Posed, Tensor | None] | None:
+) -> tuple[ReadOut, Tensor | None] | None:
     """log p (..., n, m), targets increasing; where targets are padded, how many are not (..., 1, 1)."""
-    name = chosen(x, eps, cost, squash, solver, backend, weights, targets, target_weights)
+    name = backend_for(x, eps, cost, squash, solver, backend, weights, targets, target_weights)
     if name is None:
         return None
     rows = as_rows(x, dim)
-    at = one_by_one(x, rows, dim, mask, targets, target_weights, num_targets, descending, backend, name=name)
+    at = each_target(x, rows, dim, mask, targets, target_weights, num_targets, descending, backend, name=name)
     if at is None:
         return None
     if target_weights is not None and not (values_readable(at.b) and bool((at.b > _FAINT).all())):
@@ -273,17 +273,17 @@ def _log_shares(
             f"its kernels say from where targets get what they get if each is seen to weigh {_FAINT:g} or more", backend
         )
         return None
-    ask, kept = ask_of(x, rows, dim, weights, mask, at, eps, squash)
+    request, kept = request_of(x, rows, dim, weights, mask, at, eps, squash)
     if (
-        ask is None
-        or too_fine(name, ask, backend, "logs", targets is not None or target_weights is not None, False)
-        or not able_of_logs(name, ask, backend)
+        request is None
+        or too_fine(name, request, backend, "logs", targets is not None or target_weights is not None, False)
+        or not able_of_logs(name, request, backend)
     ):
         return None
     shape = rows.shape
-    posed = Posed("logs", name, ask, None, flattener(x, dim), lambda out: out.reshape(*shape, -1))
+    read_out = ReadOut("logs", name, request, None, flattener(x, dim), lambda out: out.reshape(*shape, -1))
     padded = kept is not None and targets is None and target_weights is None and num_targets is None
-    return posed, kept.sum(-1)[..., None, None] if kept is not None and padded else None
+    return read_out, kept.sum(-1)[..., None, None] if kept is not None and padded else None
 
 
 def _from_the_top(t: Tensor, live: Tensor | None, descending: bool, nothing: float) -> Tensor:

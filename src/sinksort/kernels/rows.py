@@ -16,9 +16,9 @@ from ..core.modes import hidden, whole
 from ..core.problem import entropy_number, existing, like_rows, target_rows
 from ..core.solvers._common import host_may_look
 from ..core.squash import Squash
-from .contract import Ask
-from .dispatch import FEW_TARGETS, able, kernels_named, of_two, refuse, sharp, too_sharp
-from .memo import Posed
+from .contract import Request
+from .dispatch import MOST_SELECTED, able, has_two_targets, kernels_named, refuse, sharp, too_sharp
+from .memo import ReadOut
 from .targets import MOST_TARGETS, Targets, default_targets
 
 #: Weight relative to the largest of its row: what is lighter is lost in what kernels of the CPU take for balanced.
@@ -36,7 +36,7 @@ def count_of(rows: Tensor, num_targets: int | None) -> int:
     return whole(rows.shape[-1]) if num_targets is None else num_targets
 
 
-def one_by_one(
+def each_target(
     x: Tensor,
     rows: Tensor,
     dim: int,
@@ -83,22 +83,22 @@ def pulled(
     backend: str,
     selecting: bool = False,
     uneven: bool = False,
-) -> Posed | None:
+) -> ReadOut | None:
     """``selecting``: whether answers may change within eps, and not only within its square root as ranks do."""
-    ask, kept = ask_of(x, rows, dim, weights, mask, at, eps, squash)
+    request, kept = request_of(x, rows, dim, weights, mask, at, eps, squash)
     if (
-        ask is None
-        or (selecting and too_sharp(name, ask, backend))
-        or too_uneven(name, ask, weights is not None, backend)
+        request is None
+        or (selecting and too_sharp(name, request, backend))
+        or too_uneven(name, request, weights is not None, backend)
     ):
         return None
-    if too_fine(name, ask, backend, "pull", uneven, selecting):
+    if too_fine(name, request, backend, "pull", uneven, selecting):
         return None
-    if not able(name, ask, backend):
+    if not able(name, request, backend):
         return None
     back = shaper(x, dim)
     shaped = back if kept is None else lambda out: torch.where(kept.movedim(-1, dim), back(out), 0.0)
-    return Posed("pull", name, ask, at.phi, flattener(x, dim), shaped)
+    return ReadOut("pull", name, request, at.phi, flattener(x, dim), shaped)
 
 
 def pushed(
@@ -117,31 +117,31 @@ def pushed(
     weightless: bool = False,
     selecting: bool = False,
     uneven: bool = False,
-) -> Posed | None:
+) -> ReadOut | None:
     """``weightless``: whether some of the targets may weigh nothing, and all of them are read."""
-    ask, _ = ask_of(x, rows, dim, weights, mask, at, eps, squash)
-    if ask is None or too_sharp(name, ask, backend) or too_uneven(name, ask, weights is not None, backend):
+    request, _ = request_of(x, rows, dim, weights, mask, at, eps, squash)
+    if request is None or too_sharp(name, request, backend) or too_uneven(name, request, weights is not None, backend):
         return None
-    if too_fine(name, ask, backend, "push", uneven, selecting):
+    if too_fine(name, request, backend, "push", uneven, selecting):
         return None
-    if weightless and has_weightless(at.b) and not kernels_named(name, ask).weightless(ask):
+    if weightless and has_weightless(at.b) and not kernels_named(name, request).weightless(request):
         refuse("its kernels have no gradient for what lands on a target without weight, and there is one", backend)
         return None
-    if not able(name, ask, backend):
+    if not able(name, request, backend):
         return None
-    return Posed("push", name, ask, None, flattened, shaped)
+    return ReadOut("push", name, request, None, flattened, shaped)
 
 
-def too_uneven(name: str, ask: Ask, weighted: bool, backend: str) -> bool:
+def too_uneven(name: str, request: Request, weighted: bool, backend: str) -> bool:
     """Whether some of what values or targets weigh is next to nothing, but not nothing, and the host may see it.
 
     Targets of masks and quantiles have weights in double precision, of which kernels know all digits. Of masks, which
     have one unknown, they know those of values, too.
     """
-    double = ask.b.dtype == torch.float64
-    given = [ask.a] if weighted and ask.a is not None and not (double and of_two(ask)) else []
-    if ask.m is None and not double:
-        given.append(ask.b)
+    double = request.b.dtype == torch.float64
+    given = [request.a] if weighted and request.a is not None and not (double and has_two_targets(request)) else []
+    if request.m is None and not double:
+        given.append(request.b)
     if name != "numba" or not any(values_readable(t) and _has_light(t) for t in given):
         return False
     refuse(f"its kernels take weights from {_LIGHT:g} of the largest up, or 0, and some are less", backend)
@@ -152,7 +152,7 @@ def _has_light(weights: Tensor) -> bool:
     return bool(((weights > 0) & (weights < _LIGHT * weights.amax(-1, keepdim=True))).any())
 
 
-def too_fine(name: str, ask: Ask, backend: str, read: str, uneven: bool, selecting: bool) -> bool:
+def too_fine(name: str, request: Request, backend: str, read: str, uneven: bool, selecting: bool) -> bool:
     """Whether kernels in single precision would lose digits of this call that another implementation keeps.
 
     They round weights, which uneven targets and small eps bring to light. On the CPU the exact family answers such
@@ -161,15 +161,15 @@ def too_fine(name: str, ask: Ask, backend: str, read: str, uneven: bool, selecti
     uneven     whether the caller gave targets or their weights
     selecting  whether targets are those of a mask or a quantile
     """
-    if backend != "auto" or isinstance(ask.eps, Tensor) or (selecting and of_two(ask)):
-        return name == "triton" and backend == "auto" and ask.a is not None and sharp(ask, _FINE)
-    weighted, K, eps = ask.a is not None, ask.y.shape[-1], ask.eps
+    if backend != "auto" or isinstance(request.eps, Tensor) or (selecting and has_two_targets(request)):
+        return name == "triton" and backend == "auto" and request.a is not None and sharp(request, _FINE)
+    weighted, K, eps = request.a is not None, request.y.shape[-1], request.eps
     if read == "logs":
         return (weighted or uneven) and eps < _FINE_LOGS
-    ranks_of_few = read == "pull" and ask.m is None and (3 if name == "triton" else 2) <= K <= FEW_TARGETS
+    ranks_of_few = read == "pull" and request.m is None and (3 if name == "triton" else 2) <= K <= MOST_SELECTED
     if name == "triton":
         return eps < _TINY or ranks_of_few or (weighted and eps < _FINE) or (uneven and eps <= _FINE)
-    if max(ask.x.shape[-1], ask.m or K) > _EXACT:
+    if max(request.x.shape[-1], request.m or K) > _EXACT:
         return False
     rounded = weighted or (uneven and read == "pull")
     return eps < _SMALL or (rounded and (eps < _FINE or ranks_of_few)) or (weighted and selecting)
@@ -197,7 +197,7 @@ def shaper(x: Tensor, dim: int) -> Callable[[Tensor], Tensor]:
     return _itself if x.ndim == 2 else lambda t: t.reshape(*batch, -1)
 
 
-def ask_of(
+def request_of(
     x: Tensor,
     rows: Tensor,
     dim: int,
@@ -206,7 +206,7 @@ def ask_of(
     at: Targets,
     eps: float | Tensor,
     squash: Any,
-) -> tuple[Ask | None, Tensor | None]:
+) -> tuple[Request | None, Tensor | None]:
     n = rows.shape[-1]
     if rows.numel() == 0:
         return None, None
@@ -226,4 +226,4 @@ def ask_of(
         if weights is not None:
             require_non_negative(a, "weights")
         a = a / a.sum(-1, keepdim=True)
-    return Ask(flat, a, at.y, at.b, entropy_number(eps), squash, at.m, at.last), kept
+    return Request(flat, a, at.y, at.b, entropy_number(eps), squash, at.m, at.last), kept

@@ -20,7 +20,7 @@ _LEAST_AS_THEY_ARE, _SPREAD_AS_THEY_ARE = 40, 8.0  #: nodes, and square of the s
 
 
 class Targets(NamedTuple):
-    """Each (1, K); see ``Ask``."""
+    """Each (1, K); see ``Request``."""
 
     y: Tensor
     b: Tensor

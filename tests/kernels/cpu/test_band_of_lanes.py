@@ -8,7 +8,7 @@ from torch import Tensor
 
 import sinksort
 
-from .test_rows import ACCEPTED, KINDS, assert_right, inputs, natural, rank_ask, true_ranks
+from .test_rows import ACCEPTED, KINDS, assert_right, inputs, natural, rank_request, true_ranks
 
 numba_rows = pytest.importorskip("sinksort.kernels.cpu.rows")
 
@@ -23,10 +23,10 @@ def generator(seed: int) -> torch.Generator:
 def assert_ranked(x: Tensor, eps: float, K: int | None = None, squash: str | None = "sigmoid") -> None:
     n = x.shape[-1]
     w = torch.randn(x.shape, generator=generator(5))
-    ask, phi = rank_ask(x, eps, None, K, squash)
-    assert numba_rows._in_many(ask, phi)
-    answer = numba_rows.pull(ask, phi)
-    grad = numba_rows.pull_backward(ask, phi, answer.state, w)
+    request, phi = rank_request(x, eps, None, K, squash)
+    assert numba_rows._in_many(request, phi)
+    answer = numba_rows.pull(request, phi)
+    grad = numba_rows.pull_backward(request, phi, answer.state, w)
     assert (answer.error <= ACCEPTED).all()
     assert_right(answer.out, grad, *true_ranks(x, w, eps, squash=squash), n, natural(x))
 
@@ -50,9 +50,9 @@ def test_what_a_rule_gets_wrong_is_admitted() -> None:
     """Where there are too many targets to take all of them."""
     n, eps = 180, 1e-2
     x = torch.cat([inputs(kind, 1, n, 7) for kind in KINDS] + [inputs("normal", 2, n)])
-    ask, phi = rank_ask(x, eps, None, 40)
-    assert numba_rows._in_many(ask, phi)
-    answer = numba_rows.pull(ask, phi)
+    request, phi = rank_request(x, eps, None, 40)
+    assert numba_rows._in_many(request, phi)
+    answer = numba_rows.pull(request, phi)
     off = (answer.out - true_ranks(x, torch.zeros_like(x), eps)[0]).abs().amax(-1) / n
     admitted = answer.error > ACCEPTED
     assert (off[~admitted] <= 1e-5).all()
@@ -84,10 +84,10 @@ def test_levels_and_weights_of_any_kind(n: int, m: int) -> None:
     b[0, 2] = 0.0
     b /= b.sum()
     phi = torch.randn(1, m, generator=generator(4))
-    ask = numba_rows.Ask(x, None, y, b, 1e-2, "sigmoid")
-    assert numba_rows._in_many(ask, phi)
-    answer = numba_rows.pull(ask, phi)
-    grad = numba_rows.pull_backward(ask, phi, answer.state, w)
+    request = numba_rows.Request(x, None, y, b, 1e-2, "sigmoid")
+    assert numba_rows._in_many(request, phi)
+    answer = numba_rows.pull(request, phi)
+    grad = numba_rows.pull_backward(request, phi, answer.state, w)
     values = x.double().requires_grad_()
     plan = sinksort.transport(values, targets=y[0].double(), target_weights=b[0].double(), eps=1e-2, solver=REFERENCE)
     true = plan.pull(phi[0].double())
@@ -100,11 +100,11 @@ def test_rows_are_the_same_alone() -> None:
     n = 100
     x, w = inputs("normal", 32, n), torch.randn(32, n, generator=generator(1))
     for eps in (1e-2, 1e-3):
-        ask, phi = rank_ask(x, eps)
-        together = numba_rows.pull(ask, phi)
-        grads = numba_rows.pull_backward(ask, phi, together.state, w)
+        request, phi = rank_request(x, eps)
+        together = numba_rows.pull(request, phi)
+        grads = numba_rows.pull_backward(request, phi, together.state, w)
         for row in (0, 17):
-            alone, _ = rank_ask(x[row : row + 1], eps)
+            alone, _ = rank_request(x[row : row + 1], eps)
             one = numba_rows.pull(alone, phi)
             grad = numba_rows.pull_backward(alone, phi, one.state, w[row : row + 1])
             torch.testing.assert_close(together.out[row], one.out[0], rtol=0, atol=2e-6 * n)
@@ -113,13 +113,13 @@ def test_rows_are_the_same_alone() -> None:
 
 def test_nan_stays_in_its_row() -> None:
     x = inputs("normal", 32, 50)
-    clean, _ = rank_ask(x.clone(), 1e-2)
+    clean, _ = rank_request(x.clone(), 1e-2)
     x[3, 1] = x[17, 0] = math.nan
     spoilt = x.isnan().any(-1)
     w = torch.randn(x.shape, generator=generator(1))
-    ask, phi = rank_ask(x, 1e-2)
-    answer, wanted = numba_rows.pull(ask, phi), numba_rows.pull(clean, phi)
-    grad = numba_rows.pull_backward(ask, phi, answer.state, w)
+    request, phi = rank_request(x, 1e-2)
+    answer, wanted = numba_rows.pull(request, phi), numba_rows.pull(clean, phi)
+    grad = numba_rows.pull_backward(request, phi, answer.state, w)
     assert answer.out[spoilt].isnan().all()
     assert grad[spoilt].isnan().all()
     assert (answer.error <= ACCEPTED).all()
@@ -130,10 +130,10 @@ def test_nan_stays_in_its_row() -> None:
 def test_who_goes_in_lanes() -> None:
     """Weights, targets or an eps of their own, levels for each row, and plans that are nearly hard, do not."""
     x = inputs("normal", 16, 100)
-    ask, phi = rank_ask(x, 1e-2)
-    assert numba_rows._in_many(ask, phi)
-    assert not numba_rows._in_many(ask, phi.expand(16, -1))
-    assert not numba_rows._in_many(ask._replace(eps=1e-5), phi)
-    assert not numba_rows._in_many(ask._replace(eps=torch.full((16,), 1e-2)), phi)
-    assert not numba_rows._in_many(ask._replace(a=torch.full((16, 100), 0.01)), phi)
-    assert not numba_rows._in_many(ask._replace(y=ask.y.expand(16, -1)), phi)
+    request, phi = rank_request(x, 1e-2)
+    assert numba_rows._in_many(request, phi)
+    assert not numba_rows._in_many(request, phi.expand(16, -1))
+    assert not numba_rows._in_many(request._replace(eps=1e-5), phi)
+    assert not numba_rows._in_many(request._replace(eps=torch.full((16,), 1e-2)), phi)
+    assert not numba_rows._in_many(request._replace(a=torch.full((16, 100), 0.01)), phi)
+    assert not numba_rows._in_many(request._replace(y=request.y.expand(16, -1)), phi)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import sinksort
-from sinksort.kernels.contract import Ask
+from sinksort.kernels.contract import Request
 from sinksort.kernels.cpu import rows
 
 from .test_rows import REFERENCE, inputs, some_weights
@@ -53,13 +53,13 @@ def test_averages_that_are_nearly_hard(kind: str, weighted: bool, eps: float) ->
     for name, read in READ.items():
         ours, true = x.clone().requires_grad_(), x.double().requires_grad_()
         out = read(ours, eps=eps, weights=a, backend="numba")
-        exact = read(true, eps=eps, weights=None if a is None else a.double(), solver=REFERENCE)
-        w = inputs("normal", exact.numel(), 1, seed=7).reshape(exact.shape)
+        jit = read(true, eps=eps, weights=None if a is None else a.double(), solver=REFERENCE)
+        w = inputs("normal", jit.numel(), 1, seed=7).reshape(jit.shape)
         out.backward(w)
-        exact.backward(w.double())
+        jit.backward(w.double())
         assert ours.grad is not None
         assert true.grad is not None
-        assert (out - exact).abs().max() <= 2e-6 * x.abs().max(), name
+        assert (out - jit).abs().max() <= 2e-6 * x.abs().max(), name
         off, size = (ours.grad - true.grad).abs().amax(-1), true.grad.abs().amax(-1)
         assert (off <= 1e-3 * size + 1e-7 * w.abs().max()).all(), name
 
@@ -79,7 +79,9 @@ def test_sorted_values_of_constant_rows_move_with_all_values_alike(squash: str |
 def test_very_short_rows_keep_no_more_than_their_own_kernels_need() -> None:
     """Three numbers for each target; more where ranks or sorts of them go to kernels with larger states."""
     y, b = torch.linspace(0, 1, 10)[None], torch.full((1, 10), 0.1)
-    asks = {eps: Ask(inputs("normal", 32, 10), None, y, b, eps, "sigmoid") for eps in (1e-1, 1e-2, 1e-3, 1e-4)}
-    columns = {eps: rows.state_layout(ask)[0] for eps, ask in asks.items()}
+    requests_made = {
+        eps: Request(inputs("normal", 32, 10), None, y, b, eps, "sigmoid") for eps in (1e-1, 1e-2, 1e-3, 1e-4)
+    }
+    columns = {eps: rows.state_layout(request)[0] for eps, request in requests_made.items()}
     assert columns[1e-2] == columns[1e-3] == 30
     assert min(columns[1e-1], columns[1e-4]) > 30

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import sinksort
-from sinksort.kernels.contract import Ask
+from sinksort.kernels.contract import Request
 from sinksort.kernels.reference import pulled
 from sinksort.linear.rules import gauss_rule
 
@@ -71,23 +71,27 @@ def cotangent(shape: tuple[int, ...]) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(5))
 
 
-def rank_ask(x: Tensor, eps: float, squash: str | None = "sigmoid", a: Tensor | None = None) -> tuple[Ask, Tensor]:
+def rank_request(
+    x: Tensor, eps: float, squash: str | None = "sigmoid", a: Tensor | None = None
+) -> tuple[Request, Tensor]:
     """Ascending ranks by a rule as fine as the reference's first one."""
     n = x.shape[-1]
     nodes, b, last = (torch.as_tensor(t).float().unsqueeze(0) for t in gauss_rule(n, math.ceil(3.4 / eps**0.5) + 8))
-    return Ask(x, a, nodes / (n - 1), b, eps, squash, n, last), nodes + 1.0
+    return Request(x, a, nodes / (n - 1), b, eps, squash, n, last), nodes + 1.0
 
 
-def mask_ask(x: Tensor, k: int, eps: float, squash: str | None = "sigmoid", a: Tensor | None = None) -> Ask:
+def mask_request(x: Tensor, k: int, eps: float, squash: str | None = "sigmoid", a: Tensor | None = None) -> Request:
     share = k / x.shape[-1]
-    return Ask(x, a, torch.tensor([[0.0, 1.0]]), torch.tensor([[1 - share, share]], dtype=torch.float64), eps, squash)
+    return Request(
+        x, a, torch.tensor([[0.0, 1.0]]), torch.tensor([[1 - share, share]], dtype=torch.float64), eps, squash
+    )
 
 
-def filler_ask(x: Tensor, q: float, eps: float, squash: str | None = "sigmoid", a: Tensor | None = None) -> Ask:
+def filler_ask(x: Tensor, q: float, eps: float, squash: str | None = "sigmoid", a: Tensor | None = None) -> Request:
     t = 1.0 / x.shape[-1]
     below = min(max(q - t / 2, 0.0), 1.0 - t)
     b = torch.tensor([[below, t, 1.0 - t - below]], dtype=torch.float64)
-    return Ask(x, a, torch.tensor([[0.0, 0.5, 1.0]]), b, eps, squash)
+    return Request(x, a, torch.tensor([[0.0, 0.5, 1.0]]), b, eps, squash)
 
 
 IN = torch.tensor([[0.0, 1.0]])  # phi of a mask
@@ -108,17 +112,17 @@ def in_unit_interval(x: Tensor) -> Tensor:
 def check_ranks(x: Tensor, eps: float, squash: str | None = "sigmoid", a: Tensor | None = None) -> bool:
     """Whether the kernels say that they are right, in one go and in passes; if so, they are."""
     n = x.shape[-1]
-    ask, phi = rank_ask(x, eps, squash, a)
+    request, phi = rank_request(x, eps, squash, a)
     w = cotangent(x.shape)
-    in_one_go, in_passes = kernels.pull(ask, phi), kernels._pull_by_rules(ask, phi)
-    if not max(in_one_go.error.item(), in_passes.error.item()) <= ACCEPTED:
+    short_rows, in_passes = kernels.pull(request, phi), kernels._pull_by_rules(request, phi)
+    if not max(short_rows.error.item(), in_passes.error.item()) <= ACCEPTED:
         return False
     x64 = x.double().requires_grad_()
     ranks = sinksort.soft_rank(x64, eps=eps, squash=squash, weights=None if a is None else a.double())
     (true,) = torch.autograd.grad(ranks, x64, w.double())
     for out, grad in (
-        (in_one_go.out, kernels.pull_backward(ask, phi, in_one_go.state, w)),
-        (in_passes.out, kernels._pull_by_rules_backward(ask, phi, in_passes.state, w)),
+        (short_rows.out, kernels.pull_backward(request, phi, short_rows.state, w)),
+        (in_passes.out, kernels._pull_by_rules_backward(request, phi, in_passes.state, w)),
     ):
         assert (out - ranks).abs().max() < 1e-5 * n
         assert relative(grad, true) < 1e-3
@@ -132,7 +136,7 @@ def test_rows_that_are_not_done_in_one_go_do_not_disturb_the_others() -> None:
     eps, n = 1e-2, N
     x = torch.cat([rows("normal"), rows("clusters2"), rows("uniform"), rows("clusters5"), rows("tied")])
     x[2, 40] = math.nan
-    alone = kernels.in_one_go.pull(*rank_ask(x, eps))
+    alone = kernels.short_rows.pull(*rank_request(x, eps))
     assert (alone.error > ACCEPTED).tolist() == [False, True, False, True, False]
     x.requires_grad_()
     ranks = sinksort.soft_rank(x, eps=eps, backend="numba")
@@ -185,10 +189,10 @@ def test_a_finer_rule_for_some_rows() -> None:
     """Of rows in one batch, those with clusters need more nodes than they were given, each as many as it needs."""
     kinds = ["normal", "clusters2", "exponential", "few-valued", "clusters5"]
     x, w = torch.cat([rows(kind) for kind in kinds]), cotangent((5, N))
-    ask, phi = rank_ask(x, 1e-2)
-    answer = kernels.pull(ask, phi)
+    request, phi = rank_request(x, 1e-2)
+    answer = kernels.pull(request, phi)
     assert (answer.error <= ACCEPTED).all()
-    grad = kernels.pull_backward(ask, phi, answer.state, w)
+    grad = kernels.pull_backward(request, phi, answer.state, w)
     x64 = x.double().requires_grad_()
     ranks = sinksort.soft_rank(x64)
     (true,) = torch.autograd.grad(ranks, x64, w.double())
@@ -199,8 +203,8 @@ def test_a_finer_rule_for_some_rows() -> None:
 
 def test_a_rule_that_is_too_coarse_is_reported() -> None:
     x = rows("clusters2")
-    ask, phi = rank_ask(x, 1e-3)
-    answer = kernels.pull(ask, phi)
+    request, phi = rank_request(x, 1e-3)
+    answer = kernels.pull(request, phi)
     true = sinksort.soft_rank(x.double(), eps=1e-3)
     assert (answer.out - true).abs().max() / N > 1e-5  # even the finest rule was not fine enough
     assert answer.error.item() > ACCEPTED
@@ -209,8 +213,8 @@ def test_a_rule_that_is_too_coarse_is_reported() -> None:
 def test_a_grid_that_is_too_coarse_is_made_finer() -> None:
     """An outlier in a long row: functions are smooth at eps over the gap, not at sqrt(eps)."""
     x = rows("outlier", 20_001)
-    ask, phi = rank_ask(x, 3e-3)
-    assert kernels.pull(ask, phi).error.item() <= ACCEPTED
+    request, phi = rank_request(x, 3e-3)
+    assert kernels.pull(request, phi).error.item() <= ACCEPTED
     assert check_ranks(x, 3e-3)
 
 
@@ -226,8 +230,8 @@ def test_ranks_sum_to_those_of_a_sort() -> None:
     """Columns of the plan are exact, so ranks sum to what the targets say: a check without any reference."""
     n = 1_000_003
     x = torch.randn(1, n, generator=torch.Generator().manual_seed(0))
-    ask, phi = rank_ask(x, 1e-2)
-    ranks = kernels.pull(ask, phi).out.double()
+    request, phi = rank_request(x, 1e-2)
+    ranks = kernels.pull(request, phi).out.double()
     assert ranks.sum() / n == pytest.approx((n + 1) / 2, rel=1e-6)
     near = x[0].argsort()
     assert (ranks[0, near].diff() >= -0.1).all()  # float32 ranks near a million are 1/16 apart
@@ -240,14 +244,14 @@ def test_ranks_sum_to_those_of_a_sort() -> None:
 def test_masks_and_their_gradient(kind: str) -> None:
     x, w = rows(kind), cotangent((1, N))
     for eps, k in ((1e-3, 5), (1e-2, N // 2), (1e-2, 0), (1e-1, N), (1.0, 100)):
-        ask = mask_ask(x, k, eps)
-        answer = kernels.pull(ask, IN)
+        request = mask_request(x, k, eps)
+        answer = kernels.pull(request, IN)
         assert answer.error.item() <= ACCEPTED
         x64 = x.double().requires_grad_()
         true = sinksort.soft_topk_mask(x64, k, eps=eps, solver=DENSE)
         (gradient,) = torch.autograd.grad(true, x64, w.double())
         assert (answer.out - true).abs().max() < 1e-5
-        grad = kernels.pull_backward(ask, IN, answer.state, w)
+        grad = kernels.pull_backward(request, IN, answer.state, w)
         if gradient.abs().max() * x[x.isfinite()].std() > 1e-6:  # less is the rounding of a hard mask
             assert relative(grad, gradient) < 1e-3
         else:
@@ -259,14 +263,14 @@ def test_quantiles_and_their_gradient(kind: str) -> None:
     x = rows(kind)
     size = max(float(x.max() - x.min()), 1e-2 * float(x.abs().max()))
     for eps, q in ((1e-3, 0.5), (1e-2, 0.9), (1e-2, 0.0), (1.0, 1.0)):
-        ask = filler_ask(x, q, eps)
-        answer = kernels.push(ask)
+        request = filler_ask(x, q, eps)
+        answer = kernels.push(request)
         assert answer.error.item() <= ACCEPTED
         x64 = x.double().requires_grad_()
         true = sinksort.soft_quantile(x64, q, eps=eps, solver=DENSE)
         (gradient,) = torch.autograd.grad(true.sum(), x64)
         assert abs(answer.out[0, 1] - true) < 1e-5 * size
-        assert relative(kernels.push_backward(ask, answer.state, MIDDLE), gradient) < 1e-3
+        assert relative(kernels.push_backward(request, answer.state, MIDDLE), gradient) < 1e-3
 
 
 @pytest.mark.parametrize("squash", ["arctan", None])
@@ -277,19 +281,19 @@ def test_few_targets_with_other_squashes_and_weights(squash: str | None, weighte
     a64 = None if a is None else a.double()
     x64 = x.double().requires_grad_()
 
-    ask = mask_ask(x, 40, 1e-2, squash, a)
-    answer = kernels.pull(ask, IN)
+    request = mask_request(x, 40, 1e-2, squash, a)
+    answer = kernels.pull(request, IN)
     mask = sinksort.soft_topk_mask(x64, 40, eps=1e-2, squash=squash, weights=a64, solver=DENSE)
     (gradient,) = torch.autograd.grad(mask, x64, w.double())
     assert (answer.out - mask).abs().max() < 1e-5
-    assert relative(kernels.pull_backward(ask, IN, answer.state, w), gradient) < 1e-3
+    assert relative(kernels.pull_backward(request, IN, answer.state, w), gradient) < 1e-3
 
-    ask = filler_ask(x, 0.3, 1e-2, squash, a)
-    answer = kernels.push(ask)
+    request = filler_ask(x, 0.3, 1e-2, squash, a)
+    answer = kernels.push(request)
     quantile = sinksort.soft_quantile(x64, 0.3, eps=1e-2, squash=squash, weights=a64, solver=DENSE)
     (gradient,) = torch.autograd.grad(quantile.sum(), x64)
     assert abs(answer.out[0, 1] - quantile) < 1e-5
-    assert relative(kernels.push_backward(ask, answer.state, MIDDLE), gradient) < 1e-3
+    assert relative(kernels.push_backward(request, answer.state, MIDDLE), gradient) < 1e-3
 
 
 @pytest.mark.parametrize("k", [1, 3, 12, 100])
@@ -297,25 +301,25 @@ def test_the_largest_values(k: int) -> None:
     """Soft top-k: a target for each of the k, and one for the rest."""
     x = rows("normal")
     b = torch.tensor([[N - k, *[1] * k]], dtype=torch.float64) / N
-    ask = Ask(x, None, torch.arange(k + 1.0).unsqueeze(0) / k, b, 1e-2, "sigmoid")
-    answer = kernels.push(ask)
+    request = Request(x, None, torch.arange(k + 1.0).unsqueeze(0) / k, b, 1e-2, "sigmoid")
+    answer = kernels.push(request)
     x64 = x.double().requires_grad_()
     true = sinksort.soft_topk(x64, k, eps=1e-2, solver=DENSE).values
     assert (answer.out[:, 1:].flip(-1) - true).abs().max() < 1e-5
     c = cotangent((1, k + 1))
     c[:, 0] = 0.0
     (gradient,) = torch.autograd.grad(true, x64, c[:, 1:].flip(-1).double())
-    assert relative(kernels.push_backward(ask, answer.state, c), gradient) < 1e-3
+    assert relative(kernels.push_backward(request, answer.state, c), gradient) < 1e-3
 
 
 def test_a_slot_without_a_target_changes_nothing() -> None:
     x, w = rows("normal"), cotangent((1, N))
-    ask, phi = mask_ask(x, 9, 1e-2), torch.tensor([[0.0, 5.0, 1.0]])
-    b = torch.tensor([[ask.b[0, 0], 0.0, ask.b[0, 1]]], dtype=torch.float64)
-    padded = Ask(x, None, torch.tensor([[0.0, 0.4, 1.0]]), b, 1e-2, "sigmoid")
-    alone, among = kernels.pull(ask, IN), kernels.pull(padded, phi)
+    request, phi = mask_request(x, 9, 1e-2), torch.tensor([[0.0, 5.0, 1.0]])
+    b = torch.tensor([[request.b[0, 0], 0.0, request.b[0, 1]]], dtype=torch.float64)
+    padded = Request(x, None, torch.tensor([[0.0, 0.4, 1.0]]), b, 1e-2, "sigmoid")
+    alone, among = kernels.pull(request, IN), kernels.pull(padded, phi)
     assert torch.allclose(alone.out, among.out, atol=1e-6)
-    grads = kernels.pull_backward(ask, IN, alone.state, w), kernels.pull_backward(padded, phi, among.state, w)
+    grads = kernels.pull_backward(request, IN, alone.state, w), kernels.pull_backward(padded, phi, among.state, w)
     assert relative(grads[1], grads[0].double()) < 1e-5
 
 
@@ -335,8 +339,8 @@ def test_an_infinite_value_makes_averages_infinite() -> None:
 def test_values_without_weight_influence_nobody() -> None:
     x, a = rows("normal"), weights()
     other = torch.where(a == 0, 1e6, x)
-    for ask in (rank_ask, lambda x, eps, squash, a: (mask_ask(x, 50, eps, squash, a), IN)):
-        answers = [kernels.pull(*ask(values, 1e-2, "sigmoid", a)).out for values in (x, other)]
+    for request in (rank_request, lambda x, eps, squash, a: (mask_request(x, 50, eps, squash, a), IN)):
+        answers = [kernels.pull(*request(values, 1e-2, "sigmoid", a)).out for values in (x, other)]
         assert torch.allclose(answers[0][a > 0], answers[1][a > 0], atol=1e-5 * float(answers[0].max()))
 
 
@@ -345,13 +349,13 @@ def test_values_without_weight_influence_nobody() -> None:
 
 def operators(x: Tensor, w: Tensor) -> list[Tensor]:
     """Answers and gradients of all kernels."""
-    ask, phi = rank_ask(x, 1e-2)
-    ranks = kernels.pull(ask, phi)
-    mask_, quantile_ = mask_ask(x, 30, 1e-2), filler_ask(x, 0.4, 1e-2)
+    request, phi = rank_request(x, 1e-2)
+    ranks = kernels.pull(request, phi)
+    mask_, quantile_ = mask_request(x, 30, 1e-2), filler_ask(x, 0.4, 1e-2)
     mask, quantile = kernels.pull(mask_, IN), kernels.push(quantile_)
     return [
         ranks.out,
-        kernels.pull_backward(ask, phi, ranks.state, w),
+        kernels.pull_backward(request, phi, ranks.state, w),
         mask.out,
         kernels.pull_backward(mask_, IN, mask.state, w),
         quantile.out,
@@ -383,23 +387,25 @@ def test_any_strides() -> None:
 def test_one_row_at_several_levels() -> None:
     x = rows("normal").expand(3, N)
     b = torch.cat([filler_ask(x, q, 1e-2).b for q in (0.2, 0.5, 0.7)])
-    ask = Ask(x, None, torch.tensor([[0.0, 0.5, 1.0]]), b, 1e-2, "sigmoid")
-    answer = kernels.push(ask)
+    request = Request(x, None, torch.tensor([[0.0, 0.5, 1.0]]), b, 1e-2, "sigmoid")
+    answer = kernels.push(request)
     true = sinksort.soft_quantile(x[0].double(), [0.2, 0.5, 0.7], solver=DENSE)
     assert (answer.out[:, 1] - true).abs().max() < 1e-5
-    grad = kernels.push_backward(ask, answer.state, MIDDLE.expand(3, 3))
+    grad = kernels.push_backward(request, answer.state, MIDDLE.expand(3, 3))
     for row in range(3):
-        alone = Ask(x[:1], None, ask.y, b[row : row + 1], 1e-2, "sigmoid")
+        alone = Request(x[:1], None, request.y, b[row : row + 1], 1e-2, "sigmoid")
         assert torch.equal(kernels.push_backward(alone, kernels.push(alone).state, MIDDLE)[0], grad[row])
 
 
 def test_rows_have_their_own_eps_and_are_alone() -> None:
     x = torch.cat([rows("normal"), rows("exponential")])
-    ask, phi = rank_ask(x, 1e-2)
-    both = Ask(x, None, ask.y, ask.b, torch.tensor([1e-2, 1e-1]), "sigmoid", ask.m, ask.last)
+    request, phi = rank_request(x, 1e-2)
+    both = Request(x, None, request.y, request.b, torch.tensor([1e-2, 1e-1]), "sigmoid", request.m, request.last)
     answer = kernels.pull(both, phi)
     for row, eps in enumerate((1e-2, 1e-1)):
-        alone = Ask(x[row : row + 1], None, ask.y, ask.b, torch.tensor([eps]), "sigmoid", ask.m, ask.last)
+        alone = Request(
+            x[row : row + 1], None, request.y, request.b, torch.tensor([eps]), "sigmoid", request.m, request.last
+        )
         assert torch.equal(kernels.pull(alone, phi).out[0], answer.out[row])
 
 
@@ -410,8 +416,8 @@ def test_nan_spoils_its_own_row() -> None:
     for spoilt, other in zip(operators(x, w), clean, strict=True):
         assert spoilt[1].isnan().all()
         assert torch.equal(spoilt[[0, 2]], other[[0, 2]])
-    ask, phi = rank_ask(x, 1e-2)
-    assert (kernels.pull(ask, phi).error <= ACCEPTED).all()  # nobody needs to do it again
+    request, phi = rank_request(x, 1e-2)
+    assert (kernels.pull(request, phi).error <= ACCEPTED).all()  # nobody needs to do it again
 
 
 def test_answers_do_not_depend_on_threads() -> None:
@@ -466,9 +472,9 @@ def test_after_a_fork() -> None:
 
 def test_state_has_the_layout_that_was_promised() -> None:
     x = rows("normal").expand(2, N)
-    ask, phi = rank_ask(x, 1e-2)
+    request, phi = rank_request(x, 1e-2)
     for each, state in (
-        (ask, kernels.pull(ask, phi).state),
+        (request, kernels.pull(request, phi).state),
         (few := filler_ask(x, 0.5, 1e-2), kernels.push(few).state),
     ):
         assert (state.shape[1], state.dtype) == kernels.state_layout(each)
@@ -477,22 +483,22 @@ def test_state_has_the_layout_that_was_promised() -> None:
 
 def test_what_it_cannot_do_is_said() -> None:
     x = rows("normal")
-    assert kernels.unable(rank_ask(x, 1e-3)[0]) is None
+    assert kernels.unable(rank_request(x, 1e-3)[0]) is None
     assert kernels.unable(filler_ask(x, 0.5, 1e-2)) is None
     many = torch.linspace(0, 1, 100).unsqueeze(0)
-    asked = Ask(x.new_zeros(1).expand(1, 1_000_000), None, many, torch.full_like(many, 0.01), 1e-2, "sigmoid")
+    asked = Request(x.new_zeros(1).expand(1, 1_000_000), None, many, torch.full_like(many, 0.01), 1e-2, "sigmoid")
     reason = kernels.unable(asked)
     assert "at most 20 targets one by one for rows of 1000000 values, and there are 100" in str(reason)
     nodes = torch.linspace(0, 1, 2000).unsqueeze(0)
-    reason = kernels.unable(Ask(x, None, nodes, torch.full_like(nodes, 1 / 2000), 1e-2, "sigmoid", m=N))
+    reason = kernels.unable(Request(x, None, nodes, torch.full_like(nodes, 1 / 2000), 1e-2, "sigmoid", m=N))
     assert "at most 512 nodes of a rule, and there are 2000" in str(reason)
-    reason = kernels.unable(Ask(x.to("meta"), None, many, many, 1e-2, "sigmoid"))
+    reason = kernels.unable(Request(x.to("meta"), None, many, many, 1e-2, "sigmoid"))
     assert "work on the CPU, and x is on meta" in str(reason)
 
 
 def test_descending_ranks_are_those_of_the_negative() -> None:
     x = rows("exponential")
-    ask, phi = rank_ask(x, 1e-2)
-    down = kernels.pull(ask, N + 1.0 - phi).out
-    assert torch.allclose(down, pulled(ask, N + 1.0 - phi), atol=1e-5 * N)
-    assert torch.allclose(down, kernels.pull(rank_ask(-x, 1e-2)[0], phi).out, atol=2e-5 * N)
+    request, phi = rank_request(x, 1e-2)
+    down = kernels.pull(request, N + 1.0 - phi).out
+    assert torch.allclose(down, pulled(request, N + 1.0 - phi), atol=1e-5 * N)
+    assert torch.allclose(down, kernels.pull(rank_request(-x, 1e-2)[0], phi).out, atol=2e-5 * N)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 import sinksort
 from sinksort.kernels import autograd
-from sinksort.kernels.contract import Ask, in_tensors
+from sinksort.kernels.contract import Request, in_tensors
 
 from .test_rows import ACCEPTED, REFERENCE, inputs
 
@@ -29,18 +29,18 @@ def rows_of(kind: str, R: int, n: int) -> Tensor:
 
 def ranks_of(
     x: Tensor, eps: float | Tensor, a: Tensor | None = None, squash: str | None = "sigmoid"
-) -> tuple[Ask, Tensor]:
+) -> tuple[Request, Tensor]:
     """An ask for ranks among n equal targets, given by two nodes at their ends, and phi."""
     n = x.shape[-1]
     ends = torch.tensor([[0.0, 1.0]])
-    return Ask(x, a, ends, torch.full((1, 2), 0.5), eps, squash, m=n), torch.tensor([[1.0, float(n)]])
+    return Request(x, a, ends, torch.full((1, 2), 0.5), eps, squash, m=n), torch.tensor([[1.0, float(n)]])
 
 
 def check(x: Tensor, eps: float, a: Tensor | None = None, squash: str | None = "sigmoid") -> None:
-    ask, phi = ranks_of(x, eps, a, squash)
+    request, phi = ranks_of(x, eps, a, squash)
     w = torch.randn(x.shape, generator=torch.Generator().manual_seed(3))
-    out, error = numba_late.pull(ask, phi)
-    grad, lost = numba_late.pull_backward(ask, phi, w)
+    out, error = numba_late.pull(request, phi)
+    grad, lost = numba_late.pull_backward(request, phi, w)
     values = x.double().requires_grad_()
     true = sinksort.soft_rank(
         values, eps=eps, squash=squash, weights=None if a is None else a.double(), solver=REFERENCE, backend="torch"
@@ -91,9 +91,9 @@ def test_targets_levels_and_eps_of_their_own_in_each_row() -> None:
     x, w = rows_of("half zero", 3, 50), torch.randn(3, 50, generator=g)
     y, b = torch.rand(3, 40, generator=g).sort(-1).values, torch.rand(3, 40, generator=g) + 0.1
     b, phi, eps = b / b.sum(-1, keepdim=True), torch.randn(3, 40, generator=g), torch.tensor([1e-1, 1e-2, 1e-3])
-    ask = Ask(x, None, y, b, eps, "sigmoid")
-    out, error = numba_late.pull(ask, phi)
-    grad, lost = numba_late.pull_backward(ask, phi, w)
+    request = Request(x, None, y, b, eps, "sigmoid")
+    out, error = numba_late.pull(request, phi)
+    grad, lost = numba_late.pull_backward(request, phi, w)
     assert (error <= ACCEPTED).all()
     assert (lost <= ACCEPTED).all()
     for r in range(3):
@@ -119,19 +119,19 @@ def test_rows_with_nan_are_nan_and_rows_with_infinities_are_not_answered() -> No
 
 @pytest.mark.parametrize(("n", "m", "able"), [(300, 300, True), (300, 2, False), (8, 300, False), (9000, 9000, False)])
 def test_for_whom_they_are(n: int, m: int, able: bool) -> None:
-    ask, _ = ranks_of(torch.zeros(1, n), 1e-2)
-    assert numba_late.able(ask._replace(m=m)) is able
+    request, _ = ranks_of(torch.zeros(1, n), 1e-2)
+    assert numba_late.able(request._replace(m=m)) is able
 
 
 def test_gradients_of_nearly_hard_rows_are_not_answered() -> None:
     """Ranks are, to all digits: but little is left of a gradient, and that is not known."""
     x = rows_of("normal", 1, 60)
-    ask, phi = ranks_of(x, 1e-6)
-    out, error = numba_late.pull(ask, phi)
+    request, phi = ranks_of(x, 1e-6)
+    out, error = numba_late.pull(request, phi)
     true = sinksort.soft_rank(x.double(), eps=1e-6, solver=REFERENCE, backend="torch")
     assert error <= ACCEPTED
     assert ((out - true).abs() <= 1e-5 * 60).all()
-    assert numba_late.pull_backward(ask, phi, torch.ones_like(x))[1] == torch.inf
+    assert numba_late.pull_backward(request, phi, torch.ones_like(x))[1] == torch.inf
 
 
 def test_who_answers_rows_that_are_left_over(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,9 +139,9 @@ def test_who_answers_rows_that_are_left_over(monkeypatch: pytest.MonkeyPatch) ->
     asked: dict[str, list[int]] = {"late": [], "late backward": [], "reference": []}
 
     def told(name: str, function):
-        def wrapped(ask, *rest):
-            asked[name].append(len(ask.x))
-            return function(ask, *rest)
+        def wrapped(request, *rest):
+            asked[name].append(len(request.x))
+            return function(request, *rest)
 
         return wrapped
 
@@ -180,9 +180,9 @@ def test_targets_too_many_for_a_matrix_and_too_sharp_for_a_rule(
 
 def test_nothing_is_kept_of_rows_that_are_all_left_over() -> None:
     ends, phi = ranks_of(rows_of("normal", 2, 150), 1e-3)
-    ask = ends._replace(y=torch.linspace(0, 1, 150)[None], b=torch.full((1, 150), 1 / 150))
-    state = in_tensors(numba_rows.pull(ask, phi))[1]
-    assert (state.shape[1], state.dtype) == numba_rows.state_layout(ask) == (0, torch.float32)
+    request = ends._replace(y=torch.linspace(0, 1, 150)[None], b=torch.full((1, 150), 1 / 150))
+    state = in_tensors(numba_rows.pull(request, phi))[1]
+    assert (state.shape[1], state.dtype) == numba_rows.state_layout(request) == (0, torch.float32)
 
 
 @pytest.mark.parametrize("eps", [1e-3, 1e-4], ids=["a rule", "too sharp for a rule"])

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import sinksort
 from sinksort.kernels import cache
-from sinksort.kernels.contract import Ask, in_tensors
+from sinksort.kernels.contract import Request, in_tensors
 from sinksort.linear.rules import gauss_rule
 
 numba = pytest.importorskip("numba")
@@ -58,8 +58,8 @@ def some_weights(R: int, n: int, seed: int = 1) -> Tensor:
     return a / a.sum(-1, keepdim=True)
 
 
-def rank_ask(x: Tensor, eps: float | Tensor, a: Tensor | None = None, K: int | None = None,
-             squash: str | None = "sigmoid") -> tuple[Ask, Tensor]:  # fmt: skip
+def rank_request(x: Tensor, eps: float | Tensor, a: Tensor | None = None, K: int | None = None,
+             squash: str | None = "sigmoid") -> tuple[Request, Tensor]:  # fmt: skip
     """Ranks by all targets, or by a rule of K nodes for them."""
     m = x.shape[-1]
     nodes, b, last = (np.arange(m), np.full(m, 1 / m), None) if K is None else gauss_rule(m, K)
@@ -67,8 +67,10 @@ def rank_ask(x: Tensor, eps: float | Tensor, a: Tensor | None = None, K: int | N
     def row(t: np.ndarray) -> Tensor:
         return torch.as_tensor(t, dtype=torch.float32).unsqueeze(0)
 
-    ask = Ask(x, a, row(nodes / max(m - 1, 1)), row(b), eps, squash, K and m, None if last is None else row(last))
-    return ask, row(nodes + 1)
+    request = Request(
+        x, a, row(nodes / max(m - 1, 1)), row(b), eps, squash, K and m, None if last is None else row(last)
+    )
+    return request, row(nodes + 1)
 
 
 def true_ranks(x: Tensor, w: Tensor, eps: float | Tensor, a: Tensor | None = None,
@@ -105,9 +107,9 @@ def test_ranks_and_gradients(kind: str, n: int) -> None:
         x = inputs(kind, 3, n, k)
         w = torch.randn(3, n, generator=torch.Generator().manual_seed(k))
         for a in (None, some_weights(3, n, k)):
-            ask, phi = rank_ask(x, eps, a)
-            answer = numba_rows.pull(ask, phi)
-            grad = numba_rows.pull_backward(ask, phi, answer.state, w)
+            request, phi = rank_request(x, eps, a)
+            answer = numba_rows.pull(request, phi)
+            grad = numba_rows.pull_backward(request, phi, answer.state, w)
             assert (answer.error <= ACCEPTED).all()
             assert_right(answer.out, grad, *true_ranks(x, w, eps, a), n, natural(x, a))
 
@@ -117,9 +119,9 @@ def test_ranks_and_gradients(kind: str, n: int) -> None:
 def test_few_nodes_and_a_grid_are_enough_for_ordinary_inputs(kind: str, n: int, K: int, eps: float) -> None:
     R = 3 if n < 500 else 1  # the whole plan of a long row takes the reference a second
     x, w = inputs(kind, R, n), torch.randn(R, n, generator=torch.Generator().manual_seed(5))
-    ask, phi = rank_ask(x, eps, None, K)
-    answer = numba_rows.pull(ask, phi)
-    grad = numba_rows.pull_backward(ask, phi, answer.state, w)
+    request, phi = rank_request(x, eps, None, K)
+    answer = numba_rows.pull(request, phi)
+    grad = numba_rows.pull_backward(request, phi, answer.state, w)
     assert (answer.error <= ACCEPTED).all()
     assert_right(answer.out, grad, *true_ranks(x, w, eps), n, natural(x))
 
@@ -128,8 +130,8 @@ def test_few_nodes_and_a_grid_are_enough_for_ordinary_inputs(kind: str, n: int, 
 def test_what_a_rule_gets_wrong_is_admitted(kind: str) -> None:
     for n, K, eps in ((100, 16, 1e-2), (200, 24, 1e-2), (300, 48, 1e-3)):
         x = inputs(kind, 3, n, n)
-        ask, phi = rank_ask(x, eps, None, K)
-        out, _, error = in_tensors(numba_rows.pull(ask, phi))
+        request, phi = rank_request(x, eps, None, K)
+        out, _, error = in_tensors(numba_rows.pull(request, phi))
         off = (out - true_ranks(x, torch.zeros_like(x), eps)[0]).abs().amax(-1) / n
         assert ((error > ACCEPTED) | (off <= 1e-5)).all()
 
@@ -141,10 +143,10 @@ def test_rows_of_which_a_rule_is_not_enough_get_all_their_targets(kind: str) -> 
     x = torch.cat([inputs("normal", 3, n), inputs(kind, 3, n, 1)])[[0, 3, 1, 4, 5, 2]]
     w, a = torch.randn(6, n, generator=torch.Generator().manual_seed(5)), some_weights(6, n)
     for eps in (1e-2, torch.tensor([1.0, 1.0, 1e-2, 1e-1, 1e-3, 1.0])):
-        ask, phi = rank_ask(x, eps, a, K)
+        request, phi = rank_request(x, eps, a, K)
         levels = torch.cat([phi, n + 1 - phi]).repeat(3, 1)  # rows from above, and from below
-        answer = numba_rows.pull(ask, levels)
-        grad = numba_rows.pull_backward(ask, levels, answer.state, w)
+        answer = numba_rows.pull(request, levels)
+        grad = numba_rows.pull_backward(request, levels, answer.state, w)
         assert (answer.error <= ACCEPTED).all()
         up = torch.tensor([1.0, -1.0]).repeat(3).unsqueeze(-1)
         true, true_grad = true_ranks(x, up * w, eps if isinstance(eps, float) else eps.double(), a)
@@ -160,11 +162,11 @@ def test_quantiles(kind: str, n: int) -> None:
         low = min(max(q - t / 2, 0.0), 1 - t)
         b = torch.tensor([[low, t, max(1 - t - low, 0.0)]])
         for a in (None, some_weights(4, n, k)):
-            ask = Ask(x, a, torch.tensor([[0.0, 0.5, 1.0]]), b, eps, "sigmoid")
-            answer = numba_rows.push(ask)
+            request = Request(x, a, torch.tensor([[0.0, 0.5, 1.0]]), b, eps, "sigmoid")
+            answer = numba_rows.push(request)
             c = torch.zeros(4, 3)
             c[:, 1] = torch.tensor([1.0, -2.0, 0.5, 3.0])
-            grad = numba_rows.push_backward(ask, answer.state, c)
+            grad = numba_rows.push_backward(request, answer.state, c)
             assert (answer.error <= ACCEPTED).all()
             values = x.double().requires_grad_()
             weights = None if a is None else a.double()
@@ -182,10 +184,10 @@ def test_memberships(kind: str, n: int) -> None:
     for seed, (eps, k) in enumerate([(1e-1, 2.0), (1e-2, 1.0), (1e-2, 2.5), (1e-3, 3.0), (1e-4, 2.0)]):
         x, w = inputs(kind, 4, n, seed), torch.randn(4, n, generator=torch.Generator().manual_seed(seed))
         share = k / n
-        ask = Ask(x, None, torch.tensor([[0.0, 1.0]]), torch.tensor([[1 - share, share]]), eps, "sigmoid")
+        request = Request(x, None, torch.tensor([[0.0, 1.0]]), torch.tensor([[1 - share, share]]), eps, "sigmoid")
         phi = torch.tensor([[0.0, 1.0]])
-        answer = numba_rows.pull(ask, phi)
-        grad = numba_rows.pull_backward(ask, phi, answer.state, w)
+        answer = numba_rows.pull(request, phi)
+        grad = numba_rows.pull_backward(request, phi, answer.state, w)
         assert (answer.error <= ACCEPTED).all()
         values = x.double().requires_grad_()
         true = sinksort.soft_topk_mask(values, k, eps=eps, solver=REFERENCE)
@@ -199,10 +201,10 @@ def test_sorted_values(n: int, m: int) -> None:
         x = inputs("normal", 3, n, k)
         y, b = torch.linspace(0, 1, m).unsqueeze(0), torch.full((1, m), 1 / m)
         for a in (None, some_weights(3, n)):
-            ask = Ask(x, a, y, b, eps, "sigmoid")
-            answer = numba_rows.push(ask)
+            request = Request(x, a, y, b, eps, "sigmoid")
+            answer = numba_rows.push(request)
             c = torch.randn(3, m, generator=torch.Generator().manual_seed(k))
-            grad = numba_rows.push_backward(ask, answer.state, c)
+            grad = numba_rows.push_backward(request, answer.state, c)
             values = x.double().requires_grad_()
             weights = None if a is None else a.double()
             true = sinksort.soft_sort(values, eps=eps, weights=weights, num_targets=m, solver=REFERENCE)
@@ -219,9 +221,9 @@ def test_other_squashes(n: int, squash: str | None) -> None:
     x[0, 0], x[1, 1] = math.inf, -math.inf
     w = torch.randn(4, n, generator=torch.Generator().manual_seed(2))
     for eps in (1e-1, 1e-2, 1e-3):
-        ask, phi = rank_ask(x, eps, squash=squash)
-        answer = numba_rows.pull(ask, phi)
-        grad = numba_rows.pull_backward(ask, phi, answer.state, w)
+        request, phi = rank_request(x, eps, squash=squash)
+        answer = numba_rows.pull(request, phi)
+        grad = numba_rows.pull_backward(request, phi, answer.state, w)
         assert_right(answer.out, grad, *true_ranks(x, w, eps, squash=squash), n, natural(x))
 
 
@@ -235,11 +237,13 @@ def test_each_row_has_its_own_eps_targets_weights_and_levels(n: int) -> None:
     b[1, 2] = b[2, 0] = b[3, 5] = 0.0  # slots without a target
     b /= b.sum(-1, keepdim=True)
     phi = torch.randn(5, 6, generator=g)
-    ask = Ask(x, a, y, b, eps, "sigmoid")
-    answer = numba_rows.pull(ask, phi)
-    grad = numba_rows.pull_backward(ask, phi, answer.state, w)
+    request = Request(x, a, y, b, eps, "sigmoid")
+    answer = numba_rows.pull(request, phi)
+    grad = numba_rows.pull_backward(request, phi, answer.state, w)
     for row in range(5):
-        alone = Ask(x[row : row + 1], a[row : row + 1], y[row : row + 1], b[row : row + 1], eps[row].item(), "sigmoid")
+        alone = Request(
+            x[row : row + 1], a[row : row + 1], y[row : row + 1], b[row : row + 1], eps[row].item(), "sigmoid"
+        )
         one = numba_rows.pull(alone, phi[row : row + 1])
         torch.testing.assert_close(answer.out[row], one.out[0], rtol=1e-4, atol=1e-5)
         values = x[row].double().requires_grad_()
@@ -256,14 +260,16 @@ def test_each_row_has_its_own_eps_targets_weights_and_levels(n: int) -> None:
 def test_slots_without_a_target_change_nothing(n: int, eps: float) -> None:
     """Wherever they are: before all targets, between them or behind them, at the place of the next or the last one."""
     x, w = inputs("normal", 20, n), torch.randn(20, n, generator=torch.Generator().manual_seed(1))
-    ask, phi = rank_ask(x, eps)
+    request, phi = rank_request(x, eps)
     true, true_grad = true_ranks(x, w, eps)
     for slots in ([0], [n // 2], [n], [0, 0, n // 2, n // 2, n, n]):
         where, empty = list(range(n)), [False] * n
         for slot in reversed(slots):
             where.insert(slot, min(slot, n - 1))
             empty.insert(slot, True)
-        with_slots = ask._replace(y=ask.y[:, where], b=torch.where(torch.tensor(empty), 0.0, ask.b[:, where]))
+        with_slots = request._replace(
+            y=request.y[:, where], b=torch.where(torch.tensor(empty), 0.0, request.b[:, where])
+        )
         answer = numba_rows.pull(with_slots, phi[:, where])
         grad = numba_rows.pull_backward(with_slots, phi[:, where], answer.state, w)
         assert (answer.error <= ACCEPTED).all()
@@ -275,14 +281,14 @@ def test_slots_without_a_target_change_nothing(n: int, eps: float) -> None:
 def test_half_precision_comes_back_in_its_dtype(n: int, dtype: torch.dtype) -> None:
     x = inputs("normal", 4, n).to(dtype)
     w = torch.randn(4, n).to(dtype)
-    ask, phi = rank_ask(x, 1e-2)
-    answer = numba_rows.pull(ask, phi)
-    grad = numba_rows.pull_backward(ask, phi, answer.state, w)
-    single, _ = rank_ask(x.float(), 1e-2)
-    exact = numba_rows.pull(single, phi)
+    request, phi = rank_request(x, 1e-2)
+    answer = numba_rows.pull(request, phi)
+    grad = numba_rows.pull_backward(request, phi, answer.state, w)
+    single, _ = rank_request(x.float(), 1e-2)
+    jit = numba_rows.pull(single, phi)
     assert answer.out.dtype == grad.dtype == dtype
-    torch.testing.assert_close(answer.out, exact.out.to(dtype))
-    torch.testing.assert_close(grad, numba_rows.pull_backward(single, phi, exact.state, w.float()).to(dtype))
+    torch.testing.assert_close(answer.out, jit.out.to(dtype))
+    torch.testing.assert_close(grad, numba_rows.pull_backward(single, phi, jit.state, w.float()).to(dtype))
 
 
 @pytest.mark.parametrize("n", [8, 40])
@@ -291,12 +297,12 @@ def test_strides_do_not_matter(n: int) -> None:
     w = torch.ones(1, 1).expand(4, n)
     for strided in (x.expand(4, n), x.repeat(4, 2)[:, ::2], x.repeat(4, 1).t().contiguous().t(), x.repeat(8, 1)[::2]):
         plain = strided.contiguous()
-        ask, phi = rank_ask(strided, 1e-2)
-        answer = numba_rows.pull(ask, phi)
-        same = numba_rows.pull(rank_ask(plain, 1e-2)[0], phi)
+        request, phi = rank_request(strided, 1e-2)
+        answer = numba_rows.pull(request, phi)
+        same = numba_rows.pull(rank_request(plain, 1e-2)[0], phi)
         assert torch.equal(answer.out, same.out)
-        grad = numba_rows.pull_backward(ask, phi, answer.state, w)
-        assert torch.equal(grad, numba_rows.pull_backward(ask, phi, answer.state, w.contiguous()))
+        grad = numba_rows.pull_backward(request, phi, answer.state, w)
+        assert torch.equal(grad, numba_rows.pull_backward(request, phi, answer.state, w.contiguous()))
 
 
 @pytest.mark.parametrize("n", [8, 40])
@@ -308,10 +314,13 @@ def test_nan_stays_in_its_row(n: int, K: int) -> None:
     spoilt = torch.zeros(40, dtype=torch.bool)
     spoilt[[3, 17]] = True
     y, b, phi = torch.linspace(0, 1, K)[None], torch.full((1, K), 1 / K), torch.randn(1, K)
-    ask, clean_ask = (Ask(t, None, y, b, 1e-2, "sigmoid") for t in (x, clean))
+    request, clean_ask = (Request(t, None, y, b, 1e-2, "sigmoid") for t in (x, clean))
     w, c = torch.randn(40, n), torch.randn(40, K)
-    pulled, pushed = numba_rows.pull(ask, phi), numba_rows.push(ask)
-    grads = (numba_rows.pull_backward(ask, phi, pulled.state, w), numba_rows.push_backward(ask, pushed.state, c))
+    pulled, pushed = numba_rows.pull(request, phi), numba_rows.push(request)
+    grads = (
+        numba_rows.pull_backward(request, phi, pulled.state, w),
+        numba_rows.push_backward(request, pushed.state, c),
+    )
     good = numba_rows.pull(clean_ask, phi), numba_rows.push(clean_ask)
     good_grads = (numba_rows.pull_backward(clean_ask, phi, good[0].state, w),
                   numba_rows.push_backward(clean_ask, good[1].state, c))  # fmt: skip
@@ -324,20 +333,20 @@ def test_nan_stays_in_its_row(n: int, K: int) -> None:
 @pytest.mark.parametrize("n", [10, 60])
 def test_rows_do_not_depend_on_threads_or_company(n: int) -> None:
     x, w = inputs("normal", 70, n), torch.randn(70, n)
-    ask, phi = rank_ask(x, 1e-2)
+    request, phi = rank_request(x, 1e-2)
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(2)
-        answer = numba_rows.pull(ask, phi)
-        grad = numba_rows.pull_backward(ask, phi, answer.state, w)
+        answer = numba_rows.pull(request, phi)
+        grad = numba_rows.pull_backward(request, phi, answer.state, w)
         torch.set_num_threads(1)
-        alone = numba_rows.pull(ask, phi)
+        alone = numba_rows.pull(request, phi)
         torch.testing.assert_close(alone.out, answer.out, rtol=0, atol=2e-6 * n)
-        again = numba_rows.pull_backward(ask, phi, alone.state, w)
+        again = numba_rows.pull_backward(request, phi, alone.state, w)
         assert ((again - grad).abs() <= 1e-4 * grad.abs().amax(-1, keepdim=True)).all()
     finally:
         torch.set_num_threads(before)
-    last = numba_rows.pull(rank_ask(x[-1:], 1e-2)[0], phi)
+    last = numba_rows.pull(rank_request(x[-1:], 1e-2)[0], phi)
     torch.testing.assert_close(last.out, answer.out[-1:], rtol=1e-6, atol=1e-5)
 
 
@@ -345,10 +354,10 @@ def test_ranks_move_with_the_values() -> None:
     """Permuting a row permutes its ranks, shifting and scaling change nothing, and ranks add up to n (n + 1) / 2."""
     for n in (12, 50):
         x = inputs("normal", 3, n)
-        ask, phi = rank_ask(x, 1e-2)
-        ranks = numba_rows.pull(ask, phi).out
+        request, phi = rank_request(x, 1e-2)
+        ranks = numba_rows.pull(request, phi).out
         order = torch.randperm(n, generator=torch.Generator().manual_seed(0))
-        moved = numba_rows.pull(rank_ask(7.0 * x[:, order] - 3.0, 1e-2)[0], phi).out
+        moved = numba_rows.pull(rank_request(7.0 * x[:, order] - 3.0, 1e-2)[0], phi).out
         torch.testing.assert_close(moved, ranks[:, order], rtol=0, atol=2e-5 * n)
         torch.testing.assert_close(ranks.sum(-1), torch.full((3,), n * (n + 1) / 2), rtol=2e-6, atol=0)
 
@@ -358,26 +367,28 @@ def test_infinite_values_in_averages_are_left_to_the_reference() -> None:
         for K in (3, 6):
             x = inputs("normal", 2, n)
             x[1, 0] = math.inf
-            answer = numba_rows.push(Ask(x, None, torch.linspace(0, 1, K)[None], torch.full((1, K), 1 / K), 1e-2, None))
+            answer = numba_rows.push(
+                Request(x, None, torch.linspace(0, 1, K)[None], torch.full((1, K), 1 / K), 1e-2, None)
+            )
             assert (answer.error > ACCEPTED).tolist() == [False, True]
 
 
 def test_says_what_it_cannot_do() -> None:
     y = torch.linspace(0, 1, 3)[None]
     b = torch.full((1, 3), 1 / 3)
-    assert numba_rows.unable(Ask(torch.zeros(2, 9), None, y, b, 1e-2, "sigmoid")) is None
-    assert "40000" in numba_rows.unable(Ask(torch.zeros(1, 40_000), None, y, b, 1e-2, "sigmoid"))
+    assert numba_rows.unable(Request(torch.zeros(2, 9), None, y, b, 1e-2, "sigmoid")) is None
+    assert "40000" in numba_rows.unable(Request(torch.zeros(1, 40_000), None, y, b, 1e-2, "sigmoid"))
     many = torch.zeros(1, 3000)
     assert "at most 2048 targets, and there are 3000" in numba_rows.unable(
-        Ask(torch.zeros(2, 9), None, many, many, 1e-2, "sigmoid")
+        Request(torch.zeros(2, 9), None, many, many, 1e-2, "sigmoid")
     )
     assert "at most 1024 targets, and there are 3000" in numba_rows.unable(
-        Ask(torch.zeros(2, 9), None, many, many, 1e-2, "sigmoid", 10**6)
+        Request(torch.zeros(2, 9), None, many, many, 1e-2, "sigmoid", 10**6)
     )
 
 
-INNER = "from .engine.compile import exact\n\n@exact\ndef inner(x):\n    return 2 * x\n"
-OUTER = "from .inner import exact, inner\n\n@exact\ndef outer(x):\n    return inner(x) + inner(0)\n"
+INNER = "from .engine.compile import jit\n\n@jit\ndef inner(x):\n    return 2 * x\n"
+OUTER = "from .inner import jit, inner\n\n@jit\ndef outer(x):\n    return inner(x) + inner(0)\n"
 
 
 def write_two_functions(package: Path) -> Path:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import sinksort
-from sinksort.kernels.contract import Ask, in_tensors
+from sinksort.kernels.contract import Request, in_tensors
 
 from .test_rows import ACCEPTED, REFERENCE, inputs, some_weights
 
@@ -21,18 +21,18 @@ KINDS = ("normal", "uniform", "heavy tails", "ties", "few values", "constant", "
          "tight clusters", "huge", "sorted")  # fmt: skip
 
 
-def ask_of(x: Tensor, eps: float, a: Tensor | None = None, m: int | None = None) -> Ask:
+def request_of(x: Tensor, eps: float, a: Tensor | None = None, m: int | None = None) -> Request:
     m = m or x.shape[-1]
     y, b = torch.arange(m, dtype=torch.float64) / (m - 1), torch.full((1, m), 1 / m)
-    return Ask(x, a, y.float()[None], b, eps, "sigmoid")
+    return Request(x, a, y.float()[None], b, eps, "sigmoid")
 
 
 def check(x: Tensor, eps: float, a: Tensor | None = None, m: int | None = None) -> None:
     """Values to 1e-5 of the range of a row, gradients to 1e-3, and nothing left to the reference."""
-    ask = ask_of(x, eps, a, m)
-    answer = numba_rows.push(ask)
+    request = request_of(x, eps, a, m)
+    answer = numba_rows.push(request)
     c = torch.randn(answer.out.shape, generator=torch.Generator().manual_seed(3))
-    grad = numba_rows.push_backward(ask, answer.state, c)
+    grad = numba_rows.push_backward(request, answer.state, c)
     values = x.double().requires_grad_()
     weights = None if a is None else a.double()
     true = sinksort.soft_sort(values, eps=eps, weights=weights, num_targets=m, solver=REFERENCE)
@@ -66,7 +66,7 @@ def test_long_rows(kind: str, eps: float) -> None:
 def test_few_targets_stand_for_all_of_a_long_soft_row() -> None:
     """One pass over all targets says so, and the way back needs no other."""
     for kind in ("normal", "heavy tails", "ties"):
-        state = in_tensors(numba_rows.push(ask_of(inputs(kind, 1, 700), 1e-1)))[1].numpy().view(np.float64)
+        state = in_tensors(numba_rows.push(request_of(inputs(kind, 1, 700), 1e-1)))[1].numpy().view(np.float64)
         assert state[0, 5] == 1.0
 
 
@@ -86,13 +86,13 @@ def test_given_targets_one_of_which_weighs_nothing(eps: float) -> None:
     b = b / b.sum()
     ours, true = x.clone().requires_grad_(), x.double().requires_grad_()
     out = sinksort.soft_sort(ours, targets=y, target_weights=b, eps=eps, backend="numba")
-    exact = sinksort.soft_sort(true, targets=y.double(), target_weights=b.double(), eps=eps, solver=REFERENCE)
+    jit = sinksort.soft_sort(true, targets=y.double(), target_weights=b.double(), eps=eps, solver=REFERENCE)
     c = torch.randn(out.shape, generator=g)
     out.backward(c)
-    exact.backward(c.double())
+    jit.backward(c.double())
     assert ours.grad is not None
     assert true.grad is not None
-    torch.testing.assert_close(out.double(), exact, rtol=0, atol=1e-5 * (x.amax() - x.amin()).item())
+    torch.testing.assert_close(out.double(), jit, rtol=0, atol=1e-5 * (x.amax() - x.amin()).item())
     torch.testing.assert_close(ours.grad.double(), true.grad, rtol=0, atol=1e-3 * true.grad.abs().amax().item())
 
 
@@ -132,19 +132,19 @@ def test_gradients_of_the_longest_rows_follow_differences() -> None:
 def test_what_cannot_be_resolved_or_averaged_is_left_to_the_reference() -> None:
     x = inputs("normal", 4, 150)
     x[0, 3], x[1, 5], x[2] = math.inf, math.nan, 1e9 * x[2]
-    ask = ask_of(x, 1e-3)._replace(squash=None)
-    answer = numba_rows.push(ask)
+    request = request_of(x, 1e-3)._replace(squash=None)
+    answer = numba_rows.push(request)
     assert (answer.error > ACCEPTED).tolist() == [True, False, True, False]
     assert answer.out[1].isnan().all()
-    grad = numba_rows.push_backward(ask, answer.state, torch.ones(4, 150))
+    grad = numba_rows.push_backward(request, answer.state, torch.ones(4, 150))
     assert grad[1].isnan().all()
     assert grad[3].isfinite().all()
 
 
 def test_state_is_as_large_as_tracers_are_told() -> None:
     for n, m, eps in ((30, 30, 1e-3), (12, 12, 1e-4), (300, 300, 1e-1), (2000, 9, 1e-3)):
-        ask = ask_of(inputs("normal", 2, n), eps, m=m)
-        assert numba_rows.push(ask).state.shape[1] == numba_rows.state_layout(ask)[0]
+        request = request_of(inputs("normal", 2, n), eps, m=m)
+        assert numba_rows.push(request).state.shape[1] == numba_rows.state_layout(request)[0]
 
 
 def test_batches_and_threads_do_not_change_a_row() -> None:
@@ -266,8 +266,8 @@ def test_the_largest_values_are_the_hard_ones_where_eps_is_tiny(eps: float) -> N
     x = torch.randn(64, 100, generator=torch.Generator().manual_seed(0))
     for k in (3, 5, 20, 99):
         values = sinksort.soft_topk(x, k, eps=eps).values
-        exact = sinksort.soft_topk(x.double(), k, eps=eps).values
-        torch.testing.assert_close(values.double(), exact, rtol=0, atol=1e-5 * (x.amax() - x.amin()).item())
+        jit = sinksort.soft_topk(x.double(), k, eps=eps).values
+        torch.testing.assert_close(values.double(), jit, rtol=0, atol=1e-5 * (x.amax() - x.amin()).item())
         if eps == 1e-6:
             assert ((values - x.topk(k).values).abs().amax(-1) < 1e-3).double().mean() > 0.95
 
@@ -281,10 +281,10 @@ def test_gradients_of_the_largest_values_where_eps_is_small(n: int, k: int, eps:
     x = {"normal": x, "relu": x.relu(), "softmax": (2 * x).softmax(-1), "one decimal": x.mul(10).round() / 10}[kind]
     ours, true = x.clone().requires_grad_(), x.double().requires_grad_()
     values = sinksort.soft_topk(ours, k, eps=eps).values
-    exact = sinksort.soft_topk(true, k, eps=eps, solver=REFERENCE).values
+    jit = sinksort.soft_topk(true, k, eps=eps, solver=REFERENCE).values
     c = torch.randn(values.shape, generator=g)
     (grad,) = torch.autograd.grad(values, ours, c)
-    (expected,) = torch.autograd.grad(exact, true, c.double())
+    (expected,) = torch.autograd.grad(jit, true, c.double())
     largest = expected.abs().amax(-1, keepdim=True).clamp(min=1e-3 * c.abs().amax().item())
     assert ((grad - expected).abs() <= 1e-3 * largest).all()
 

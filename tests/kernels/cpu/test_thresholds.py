@@ -8,7 +8,7 @@ from torch import Tensor
 
 import sinksort
 from sinksort.kernels import autograd
-from sinksort.kernels.contract import Ask
+from sinksort.kernels.contract import Request
 from sinksort.kernels.dispatch import kernels_named
 from sinksort.kernels.targets import membership_targets
 from tests.masks import true_mask
@@ -55,9 +55,9 @@ def assert_right(x: Tensor, k: float, eps: float, seed: int, squash: str | None 
     w = torch.randn(x.shape, generator=generator(seed))
     options = {"eps": eps, "squash": squash, "weights": weights, "largest": largest}
     out = sinksort.soft_topk_mask(ours, k, backend="numba", **options)
-    exact = true_mask(truth, k, **options)
-    assert ((out - exact).abs() <= 1e-5).all()
-    (grad,), (true_grad,) = torch.autograd.grad(out, ours, w), torch.autograd.grad(exact, truth, w.double())
+    jit = true_mask(truth, k, **options)
+    assert ((out - jit).abs() <= 1e-5).all()
+    (grad,), (true_grad,) = torch.autograd.grad(out, ours, w), torch.autograd.grad(jit, truth, w.double())
     of_places = 2 / eps * (1.0 if squash is None else 1 / x.double().std(-1, keepdim=True).clamp(min=1e-3))
     largest_of_row = true_grad.abs().amax(-1, keepdim=True)
     assert ((grad - true_grad).abs() <= 1e-3 * largest_of_row + 1e-14 * of_places).all()
@@ -143,10 +143,10 @@ def test_averages_over_two_targets(kind: str, n: int) -> None:
         for call in calls:
             x = inputs(kind, 3, n, seed)
             ours, truth = x.clone().requires_grad_(), x.double().requires_grad_()
-            out, exact = call(ours, eps=eps, backend="numba"), call(truth, eps=eps, solver=REFERENCE)
-            assert ((out - exact).abs() <= 1e-5 * x.abs().amax(-1, keepdim=True)).all()
+            out, jit = call(ours, eps=eps, backend="numba"), call(truth, eps=eps, solver=REFERENCE)
+            assert ((out - jit).abs() <= 1e-5 * x.abs().amax(-1, keepdim=True)).all()
             w = torch.randn(out.shape, generator=generator(seed))
-            (grad,), (true_grad,) = torch.autograd.grad(out, ours, w), torch.autograd.grad(exact, truth, w.double())
+            (grad,), (true_grad,) = torch.autograd.grad(out, ours, w), torch.autograd.grad(jit, truth, w.double())
             assert ((grad - true_grad).abs() <= 1e-3 * true_grad.abs().amax(-1, keepdim=True)).all()
 
 
@@ -168,7 +168,7 @@ def test_long_rows_take_them_up_to_a_piece() -> None:
     at = membership_targets(0.5, True, torch.device("cpu"))
 
     def kernels(n: int) -> str:
-        return kernels_named("numba", Ask(torch.empty(1, n), None, at.y, at.b, 1e-3, "sigmoid")).__name__
+        return kernels_named("numba", Request(torch.empty(1, n), None, at.y, at.b, 1e-3, "sigmoid")).__name__
 
     assert kernels(1 << 15) == "sinksort.kernels.cpu.rows"
     assert kernels((1 << 15) + 1) == "sinksort.kernels.cpu.long"
@@ -178,6 +178,6 @@ def test_long_rows_take_them_up_to_a_piece() -> None:
 def test_compilers_see_the_right_shapes(n: int, eps: float) -> None:
     x = inputs("normal", 3, n, 0).requires_grad_()
     at = membership_targets(5 / n, True, x.device)
-    ask = autograd._flat(Ask(x, None, at.y, at.b, eps, "sigmoid"))
+    request = autograd._flat(Request(x, None, at.y, at.b, eps, "sigmoid"))
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
-    torch.library.opcheck(autograd._pull_op, (*ask, at.phi, "numba"), test_utils=checks)
+    torch.library.opcheck(autograd._pull_op, (*request, at.phi, "numba"), test_utils=checks)

@@ -208,11 +208,11 @@ class Likes:
     """Asks that are alike: x and w change, y does not. A result in double precision, scratch, and a number."""
 
     def __init__(self):
-        self.kernel, self.known, self.y = Kernel(), {}, torch.zeros(64)
+        self.kernel, self.prepared, self.y = Kernel(), {}, torch.zeros(64)
         self.kernel.arg_names = ("x_ptr", "y_ptr", "w_ptr", "out_ptr", "scratch_ptr", "eps", "BLOCK")
 
     def __call__(self, x, w):
-        made = triton_launch.again(self.known, "like", x, w)
+        made = triton_launch.again(self.prepared, "like", x, w)
         if made is not None:
             return made
         out = torch.zeros(3, 64, dtype=torch.float64)
@@ -221,7 +221,7 @@ class Likes:
             scratch = launch.empty(64, dtype=torch.float32)
             launch(self.kernel, 7, x, self.y, w, out, scratch[8:], 0.1, BLOCK=16)
 
-        triton_launch.launches(("like",), (x, self.y, w), (out,), 0.1, make, self.known, (x, w))
+        triton_launch.launches(("like",), (x, self.y, w), (out,), 0.1, make, self.prepared, (x, w))
         return [out]
 
     @property
@@ -268,15 +268,15 @@ def test_one_tensor_for_two_that_change_is_not_remembered_as_one(records):
 
 
 def test_a_memory_keeps_nothing_that_changes_and_does_not_grow(records, monkeypatch):
-    monkeypatch.setattr(triton_launch, "_MOST_KNOWN", 3)
+    monkeypatch.setattr(triton_launch, "_MOST_REMEMBERED", 3)
     like = Likes()
     x, w = torch.zeros(64), torch.zeros(64)
     gone = [weakref.ref(t) for t in (x, w)]
     like(x, w)
     like.kernel.log.clear()
-    assert like.known
+    assert like.prepared
     del x, w
     assert [ref() for ref in gone] == [None, None]
     for stride in range(1, 9):
         like(torch.zeros(64 * stride)[::stride], torch.zeros(64))
-        assert len(like.known) <= 3
+        assert len(like.prepared) <= 3

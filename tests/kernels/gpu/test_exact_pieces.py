@@ -23,10 +23,10 @@ from sinksort.kernels import autograd, dispatch, memo
 from sinksort.kernels.gpu import long as kernels
 from sinksort.kernels.gpu.engine import launch
 from sinksort.kernels.gpu.exact import pieces_launch as late
-from sinksort.kernels.gpu.exact.pieces_passes import together
+from sinksort.kernels.gpu.exact.pieces_passes import over_programs
 from sinksort.kernels.gpu.grid import rows as by_grid
 
-from .test_long import ACCEPTED, DEVICE, gradients_agree, random, rank_ask, ranks_and_gradients, truth
+from .test_long import ACCEPTED, DEVICE, gradients_agree, random, rank_request, ranks_and_gradients, truth
 
 N = 257
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -51,8 +51,8 @@ def rows(*of_kinds):
     return torch.stack(of_kinds).float().to(DEVICE)
 
 
-def all_right(ask, phi):
-    error, off, right = ranks_and_gradients(ask, phi)
+def all_right(request, phi):
+    error, off, right = ranks_and_gradients(request, phi)
     assert (error <= ACCEPTED).all()
     assert (off <= 1e-5).all()
     assert right.all()
@@ -71,30 +71,30 @@ def ranked_as_the_reference_does(x, squash):
 
 def test_rows_with_edges_among_others():
     normal = random(N, seed=5).cpu()
-    all_right(*rank_ask(rows(clusters(), normal, (torch.arange(N) % 3).float(), normal.relu() ** 2)))
+    all_right(*rank_request(rows(clusters(), normal, (torch.arange(N) % 3).float(), normal.relu() ** 2)))
 
 
 def test_small_eps():
     x = rows(clusters(5, 301))
-    all_right(*rank_ask(x, eps=1e-3, nodes=128))
+    all_right(*rank_request(x, eps=1e-3, nodes=128))
 
 
 def test_values_far_from_all_targets(monkeypatch):
     monkeypatch.setattr(late, "_PANELS", {"few": (16, 2)})
     x = random(N, seed=6).cpu()
     x[7], x[9], x[11] = 300.0, math.inf, -math.inf
-    all_right(*rank_ask(rows(x), squash=None))
+    all_right(*rank_request(rows(x), squash=None))
 
 
 def test_weights_with_zeros():
     x = rows(clusters())
     a = random(1, N, seed=4).abs() * (random(1, N, seed=5) > -0.5)
-    all_right(*rank_ask(x, a=a / a.sum(-1, keepdim=True), squash="arctan"))
+    all_right(*rank_request(x, a=a / a.sum(-1, keepdim=True), squash="arctan"))
 
 
 def test_an_eps_for_each_row():
-    ask, phi = rank_ask(rows(clusters(), clusters()))
-    all_right(ask._replace(eps=torch.tensor([1e-2, 3e-2], device=DEVICE)), phi)
+    request, phi = rank_request(rows(clusters(), clusters()))
+    all_right(request._replace(eps=torch.tensor([1e-2, 3e-2], device=DEVICE)), phi)
 
 
 def test_by_way_of_the_operator_nobody_looks_at_errors(monkeypatch):
@@ -117,12 +117,12 @@ def test_by_way_of_the_operator_nobody_looks_at_errors(monkeypatch):
 
 def test_what_needs_more_panels_than_there_are_is_nan(monkeypatch):
     monkeypatch.setattr(late, "_PANELS", {"few": (4, 2)})
-    ask, phi = rank_ask(rows(clusters(), random(N).cpu()))
-    answer = kernels.pull(ask, phi)
+    request, phi = rank_request(rows(clusters(), random(N).cpu()))
+    answer = kernels.pull(request, phi)
     assert answer.error[0] > ACCEPTED
     assert answer.out[0].isnan().all()
     assert answer.out[1].isfinite().all()
-    grad = kernels.pull_backward(ask, phi, answer.state, random(2, N))
+    grad = kernels.pull_backward(request, phi, answer.state, random(2, N))
     assert grad[0].isnan().all()
     assert grad[1].isfinite().all()
 
@@ -147,7 +147,7 @@ def test_where_triton_is_too_old_for_the_last_launch_the_reference_answers(monke
 def test_without_the_last_launch_such_rows_would_be_wrong(monkeypatch):
     monkeypatch.setattr(late, "forward", lambda *_: None)
     monkeypatch.setattr(late, "backward", lambda *_: None)
-    error, off, right = ranks_and_gradients(*rank_ask(rows(clusters(), (torch.arange(N) % 3).float())))
+    error, off, right = ranks_and_gradients(*rank_request(rows(clusters(), (torch.arange(N) % 3).float())))
     assert ((off > 1e-5) | ~right).any()
     assert (error > ACCEPTED).all()
 
@@ -156,19 +156,19 @@ def test_without_the_last_launch_such_rows_would_be_wrong(monkeypatch):
 def test_programs_that_wait_for_each_other(monkeypatch):
     """Three of them, of which the last has a single value."""
     monkeypatch.setattr(late, "_PANELS", {"few": (8, 2)})
-    ask, phi = rank_ask(rows(clusters()))
+    request, phi = rank_request(rows(clusters()))
     w = random(1, N, seed=9)
-    alone = kernels.pull(ask, phi)
-    alone_grad = kernels.pull_backward(ask, phi, alone.state, w)
+    alone = kernels.pull(request, phi)
+    alone_grad = kernels.pull_backward(request, phi, alone.state, w)
     monkeypatch.setattr(late, "_TILE", 1 << 14)
     monkeypatch.setattr(late, "programs_of", lambda _: 3)
     with monkeypatch.context() as patched:
         patched.setattr("triton.runtime.interpreter.GridExecutor", at_once())
-        answer = kernels.pull(ask, phi)
-        grad = kernels.pull_backward(ask, phi, answer.state, w)
+        answer = kernels.pull(request, phi)
+        grad = kernels.pull_backward(request, phi, answer.state, w)
     assert (answer.out - alone.out).abs().max() <= 1e-6 * N
     assert gradients_agree(grad, alone_grad).all()
-    out, true = truth(ask, sinksort.soft_rank, w)
+    out, true = truth(request, sinksort.soft_rank, w)
     assert (answer.out - out).abs().max() <= 1e-5 * N
     assert gradients_agree(grad, true).all()
 
@@ -179,7 +179,7 @@ def added_up(given, sums, ticket, out, P, KP: tl.constexpr, PP: tl.constexpr, LA
     given += tl.program_id(0) * (3 * KP)
     out += tl.program_id(0) * (3 * KP)
     one, two, three = tl.load(given + j), tl.load(given + KP + j), tl.load(given + 2 * KP + j)
-    one, two, three, _met = together(one, two, three, sums, ticket, P * 0, P, 3, KP, PP, LARGEST)
+    one, two, three, _met = over_programs(one, two, three, sums, ticket, P * 0, P, 3, KP, PP, LARGEST)
     tl.store(out + j, one)
     tl.store(out + KP + j, two)
     tl.store(out + 2 * KP + j, three)

@@ -14,7 +14,7 @@ from sinksort.kernels.gpu import rows as triton_rows  # after the check that Tri
 from sinksort.kernels.gpu.engine import launch
 from sinksort.kernels.gpu.engine import tables as grid
 from sinksort.kernels.gpu.exact import rows_launch as late
-from tests.kernels.gpu.test_rows import DEVICE, pulled, random, rank_ask, same, taken_over, true_ranks
+from tests.kernels.gpu.test_rows import DEVICE, pulled, random, rank_request, same, taken_over, true_ranks
 
 N = 257
 
@@ -42,14 +42,14 @@ def rows(*of_kinds):
 
 def answered_late(answer):
     """Which rows this launch has answered."""
-    flag = 2 * triton_rows._BEFORE_GRID + grid.LATE.value
+    flag = 2 * triton_rows._BEFORE_GRID + grid.REJECTED.value
     return (answer.state.view(torch.float32)[:, flag] == 1.0).tolist()
 
 
-def right(ask, phi):
+def right(request, phi):
     """Ranks and gradients are those of the reference; which rows were late. None is left to the last launch."""
-    answer, w, gradient = pulled(ask, phi)
-    same(answer.out, gradient, *true_ranks(ask), w, ask.x.shape[-1])
+    answer, w, gradient = pulled(request, phi)
+    same(answer.out, gradient, *true_ranks(request), w, request.x.shape[-1])
     assert (answer.error <= 5e-6).all()
     assert not any(taken_over(answer))
     return answered_late(answer)
@@ -59,7 +59,7 @@ def test_rows_with_edges_ties_and_tails_among_others():
     """More rows than programs, where there are few of these."""
     normal = random(N, seed=5).cpu()
     x = rows(clusters(), normal, (torch.arange(N) % 3).float(), 1.0 / normal, tied(0.9))
-    assert right(*rank_ask(x, 1e-2, 40)) == [True, False, True, True, True]
+    assert right(*rank_request(x, 1e-2, 40)) == [True, False, True, True, True]
 
 
 @pytest.mark.parametrize("kind", ["relu", "five", "tails", "one"])
@@ -69,25 +69,25 @@ def test_small_eps(kind):
     normal = random(n, seed=5).cpu()
     one = (torch.arange(n) == 9).float()
     x = {"relu": normal.relu(), "five": clusters(5, n), "tails": (2.0 * normal).exp(), "one": one}[kind]
-    assert right(*rank_ask(rows(x), 1e-3, 128)) == [True]
+    assert right(*rank_request(rows(x), 1e-3, 128)) == [True]
 
 
 def test_weights_with_zeros():
     x = rows(clusters(), tied(0.5))
     a = random(2, N, seed=4).abs() * (random(2, N, seed=5) > -0.5)
-    ask, phi = rank_ask(x, 1e-2, 40, (a / a.sum(-1, keepdim=True)).to(DEVICE), squash="arctan")
-    assert any(right(ask, phi))
+    request, phi = rank_request(x, 1e-2, 40, (a / a.sum(-1, keepdim=True)).to(DEVICE), squash="arctan")
+    assert any(right(request, phi))
 
 
 def test_values_far_from_all_targets():
     x = random(N, seed=6).cpu()
     x[7], x[9], x[11] = 30.0, math.inf, -math.inf
-    assert right(*rank_ask(rows(x), 1e-2, 40, squash=None)) == [True]
+    assert right(*rank_request(rows(x), 1e-2, 40, squash=None)) == [True]
 
 
 def test_an_eps_for_each_row():
-    ask, phi = rank_ask(rows(clusters(), clusters()), 1e-2, 40)
-    assert right(ask._replace(eps=torch.tensor([1e-2, 3e-2], device=DEVICE)), phi)[0]
+    request, phi = rank_request(rows(clusters(), clusters()), 1e-2, 40)
+    assert right(request._replace(eps=torch.tensor([1e-2, 3e-2], device=DEVICE)), phi)[0]
 
 
 def test_half_precision_and_descending_by_way_of_the_operator():
@@ -107,5 +107,5 @@ def test_without_this_launch_the_last_one_answers(monkeypatch):
     monkeypatch.setattr(triton_rows, "_WIDE", 32)
     monkeypatch.setattr(late, "forward", lambda *_: None)
     monkeypatch.setattr(late, "backward", lambda *_: None)
-    answer, _w, _gradient = pulled(*rank_ask(rows(clusters(n=70), random(70).cpu()), 1e-2, 48))
+    answer, _w, _gradient = pulled(*rank_request(rows(clusters(n=70), random(70).cpu()), 1e-2, 48))
     assert taken_over(answer) == [True, False]

@@ -13,15 +13,15 @@ from sinksort.kernels.gpu import long, rows  # after the check that Triton is th
 from sinksort.kernels.gpu.engine import launch
 from sinksort.kernels.gpu.exact import rows_launch as late
 from sinksort.kernels.gpu.grid import rows as by_grid
-from tests.kernels.gpu.test_rows import DEVICE, pulled, random, rank_ask, same, taken_over, true_ranks
+from tests.kernels.gpu.test_rows import DEVICE, pulled, random, rank_request, same, taken_over, true_ranks
 
 
-def right(ask, phi):
+def right(request, phi):
     """Ranks and gradients are those of the reference; which rows were taken over."""
-    answer, w, gradient = pulled(ask, phi)
-    same(answer.out, gradient, *true_ranks(ask), w, ask.x.shape[-1])
+    answer, w, gradient = pulled(request, phi)
+    same(answer.out, gradient, *true_ranks(request), w, request.x.shape[-1])
     assert (answer.error <= 5e-6).all()
-    assert rows.state_layout(ask) == (answer.state.shape[1], answer.state.dtype)
+    assert rows.state_layout(request) == (answer.state.shape[1], answer.state.dtype)
     return taken_over(answer)
 
 
@@ -37,7 +37,7 @@ def test_ordinary_rows(monkeypatch, n, eps, nodes, block, other):
     """
     monkeypatch.setattr(by_grid, "_READ_BLOCK", block)
     x = torch.stack([random(n, seed=1), other]).to(DEVICE)
-    assert right(*rank_ask(x, eps, nodes)) == [False] * 2
+    assert right(*rank_request(x, eps, nodes)) == [False] * 2
 
 
 def test_weights_and_infinite_values_without_a_squash():
@@ -45,8 +45,8 @@ def test_weights_and_infinite_values_without_a_squash():
     a = torch.rand(1, n, generator=torch.Generator().manual_seed(3)) * (torch.arange(n) % 5 > 0)
     x = torch.rand(1, n, generator=torch.Generator().manual_seed(4))
     x[0, 7], x[0, 8] = math.inf, -math.inf
-    ask, phi = rank_ask(x.to(DEVICE), 3e-2, 32, (a / a.sum(-1, keepdim=True)).to(DEVICE), squash=None)
-    assert right(ask, phi) == [False]
+    request, phi = rank_request(x.to(DEVICE), 3e-2, 32, (a / a.sum(-1, keepdim=True)).to(DEVICE), squash=None)
+    assert right(request, phi) == [False]
 
 
 def test_a_row_that_grid_and_panels_cannot_answer_is_taken_over(monkeypatch):
@@ -54,7 +54,7 @@ def test_a_row_that_grid_and_panels_cannot_answer_is_taken_over(monkeypatch):
     monkeypatch.setattr(rows, "_WIDE", 32)
     monkeypatch.setattr(late, "_PANELS", {"few": (4, 4, 2)})
     x = torch.stack([random(70), torch.arange(70) % 3 * 10.0 + 0.1 * random(70, seed=2)]).to(DEVICE)
-    assert right(*rank_ask(x, 1e-2, 48)) == [False, True]
+    assert right(*rank_request(x, 1e-2, 48)) == [False, True]
 
 
 BOTH = ["spread_cotangents", "solve_backward"]
@@ -66,12 +66,12 @@ BOTH = ["spread_cotangents", "solve_backward"]
         (
             rows,
             2048,
-            ["spread", "solve", "late_rows", "forward", *BOTH, "late_rows_backward", "backward"],
+            ["spread", "solve", "exact_rows", "forward", *BOTH, "exact_rows_backward", "backward"],
         ),
         (
             long,
             2049,
-            ["moments", "spread", "solve", "read", "late_forward", *BOTH, "sum_back", "read_back", "late_backward"],
+            ["moments", "spread", "solve", "read", "pieces_forward", *BOTH, "sum_back", "read_back", "pieces_backward"],
         ),
     ],
 )
@@ -84,16 +84,16 @@ def test_launches_of_rows_that_a_program_can_read_and_of_longer_ones(monkeypatch
     for make in ("__call__", "at_once"):
         monkeypatch.setattr(launch.Recorder, make, note)
     monkeypatch.setattr(launch, "_records", {})  # nothing that was launched here is to be launched again
-    ask, phi = rank_ask(random(1, n), 1e-2, 40)
-    answer = kernels.pull(ask, phi)
-    kernels.pull_backward(ask, phi, answer.state, ask.x)
+    request, phi = rank_request(random(1, n), 1e-2, 40)
+    answer = kernels.pull(request, phi)
+    kernels.pull_backward(request, phi, answer.state, request.x)
     assert found == names
 
 
 def test_a_row_that_holds_nan_is_nan_and_no_other():
     x = random(2, 257).to(DEVICE)
     x[1, 5] = math.nan
-    answer, _, gradient = pulled(*rank_ask(x, 1e-2, 40))
+    answer, _, gradient = pulled(*rank_request(x, 1e-2, 40))
     for found in (answer.out, gradient):
         assert found[1].isnan().all()
         assert found[0].isfinite().all()

@@ -12,7 +12,7 @@ from sinksort.kernels.gpu import long, rows
 from sinksort.kernels.gpu.engine import launch
 from sinksort.kernels.gpu.engine import state as triton_state
 from sinksort.kernels.targets import nodes_in_place_of
-from tests.kernels.gpu.test_rows import DEVICE, random, rank_ask
+from tests.kernels.gpu.test_rows import DEVICE, random, rank_request
 
 
 @pytest.fixture
@@ -54,12 +54,12 @@ def taken(*tensors):
 )
 @pytest.mark.parametrize("eps", [1e-2, 1e-3])
 def test_rows_take_at_most_four_times_their_size(scratch, kernels, R, n, eps):
-    ask, phi = rank_ask(random(R, n).to(DEVICE), eps, nodes_in_place_of(n, eps, "triton"))
-    out, state, error = kernels.pull(ask, phi)
-    assert taken(out, state, error) + whole(sum(scratch)) <= 4 * size(ask.x)
+    request, phi = rank_request(random(R, n).to(DEVICE), eps, nodes_in_place_of(n, eps, "triton"))
+    out, state, error = kernels.pull(request, phi)
+    assert taken(out, state, error) + whole(sum(scratch)) <= 4 * size(request.x)
     scratch.clear()
-    grad = kernels.pull_backward(ask, phi, state, ask.x)
-    assert taken(out, state, grad) + whole(sum(scratch)) <= 4 * size(ask.x)
+    grad = kernels.pull_backward(request, phi, state, request.x)
+    assert taken(out, state, grad) + whole(sum(scratch)) <= 4 * size(request.x)
 
 
 @triton.jit

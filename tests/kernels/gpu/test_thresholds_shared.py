@@ -20,7 +20,7 @@ from sinksort.kernels.gpu.engine import launch  # after the check that Triton is
 from sinksort.kernels.gpu.exact import pieces_launch as late
 
 from .test_exact_pieces import INTERPRETED, at_once
-from .test_long import DEVICE, gradients_agree, mask_ask, quantile_ask, random, row_of_each
+from .test_long import DEVICE, gradients_agree, mask_request, quantile_request, random, row_of_each
 from .test_thresholds import four_targets, pulled_as_the_reference_does
 
 N = 141
@@ -39,16 +39,16 @@ def shared(monkeypatch):
         monkeypatch.setattr("triton.runtime.interpreter.GridExecutor", at_once())
 
 
-def pushed_as_the_reference_does(ask):
-    answer = kernels.push(ask)
-    x = ask.x.double().requires_grad_()
-    out = reference.pushed(ask._replace(x=x))
+def pushed_as_the_reference_does(request):
+    answer = kernels.push(request)
+    x = request.x.double().requires_grad_()
+    out = reference.pushed(request._replace(x=x))
     c = torch.tensor([[0.3, 1.0, -0.2]], device=DEVICE).expand(len(x), 3)
     (true,) = torch.autograd.grad(out, x, c.double())
     span = (x.amax(-1) - x.amin(-1)).clamp(min=1e-3)
     assert (answer.error == 0.0).all()
     assert ((answer.out - out).abs().amax(-1) <= 1e-5 * span).all()
-    assert gradients_agree(kernels.push_backward(ask, answer.state, c), true).all()
+    assert gradients_agree(kernels.push_backward(request, answer.state, c), true).all()
 
 
 def weights(*shape):
@@ -70,24 +70,24 @@ def test_who_shares():
 
 @pytest.mark.parametrize(("q", "eps", "kind"), [(0.5, 1e-3, "clusters_2"), (0.97, 1e-1, "constant")])
 def test_quantiles(q, eps, kind):
-    pushed_as_the_reference_does(quantile_ask(row_of_each(kind, n=N), q, eps))
+    pushed_as_the_reference_does(quantile_request(row_of_each(kind, n=N), q, eps))
 
 
 @pytest.mark.parametrize(("squash", "kind"), [("arctan", "heavy_tailed"), (None, "uniform")])
 def test_squashes_and_weights(squash, kind):
-    pushed_as_the_reference_does(quantile_ask(row_of_each(kind, n=N), 0.3, a=weights(1, N), squash=squash))
+    pushed_as_the_reference_does(quantile_request(row_of_each(kind, n=N), 0.3, a=weights(1, N), squash=squash))
 
 
 @pytest.mark.parametrize(("eps", "kinds"), [(1e-2, ("few_valued", "outlier")), (1e-4, ("normal",))])
 def test_masks(eps, kinds):
     x = row_of_each(*kinds, n=N)
-    pulled_as_the_reference_does(*mask_ask(x, 20, eps), random(*x.shape))
+    pulled_as_the_reference_does(*mask_request(x, 20, eps), random(*x.shape))
 
 
 def test_masks_with_weights_and_infinite_values():
     x = row_of_each("exponential", n=N)
     x[0, 3], x[0, 120] = math.inf, -math.inf
-    pulled_as_the_reference_does(*mask_ask(x, 20, a=weights(1, N)), random(1, N))
+    pulled_as_the_reference_does(*mask_request(x, 20, a=weights(1, N)), random(1, N))
 
 
 def test_weights_of_nothing_between():
@@ -95,7 +95,7 @@ def test_weights_of_nothing_between():
     low = torch.linspace(0.0, 0.1, 65)
     x = torch.cat([low, torch.full((11,), 0.5), 1.0 - low.flip(0)])[None].to(DEVICE)
     a = (x != 0.5).double() / 130
-    out = kernels.pull(*mask_ask(x, N / 2, 1e-3, a=a, squash=None)).out[0]
+    out = kernels.pull(*mask_request(x, N / 2, 1e-3, a=a, squash=None)).out[0]
     assert (out[:65] == 0.0).all()
     assert (out[76:] == 1.0).all()
     assert out[65:76].tolist() == pytest.approx([0.5] * 11, abs=1e-4)
@@ -117,12 +117,12 @@ def test_nan_stays_in_its_row_and_nothing_depends_on_who_is_first(monkeypatch):
     monkeypatch.setattr(launch.Recorder, "counters", noted)
     x = row_of_each("normal", "normal", n=N)
     x[1, 130] = math.nan
-    ask, phi = mask_ask(x)
-    first, second = kernels.pull(ask, phi), kernels.pull(ask, phi)
+    request, phi = mask_request(x)
+    first, second = kernels.pull(request, phi), kernels.pull(request, phi)
     assert first.out[1].isnan().all()
     assert first.out[0].isfinite().all()
     assert torch.equal(first.out[0], second.out[0])
-    grads = [kernels.pull_backward(ask, phi, answer.state, ask.x.nan_to_num()) for answer in (first, second)]
+    grads = [kernels.pull_backward(request, phi, answer.state, request.x.nan_to_num()) for answer in (first, second)]
     assert grads[0][1].isnan().all()
     assert torch.equal(grads[0][0], grads[1][0])
     assert len(made) == (4 if INTERPRETED else 2)  # on a GPU launches are made again without a recorder

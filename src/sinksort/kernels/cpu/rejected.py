@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..contract import Ask
+from ..contract import Request
 from .engine.maths import F32
 from .engine.threads import run
 from .rows import flat, inputs, like, step
@@ -23,29 +23,30 @@ _PRICE = 100.0  #: nanoseconds that a row takes, over n and the square root of t
 _NOTHING: F32 = np.zeros(0, np.float32)
 
 
-def able(ask: Ask) -> bool:
-    targets = ask.y.shape[-1] if ask.m is None else ask.m
-    n = ask.x.shape[-1]
+def able(request: Request) -> bool:
+    targets = request.y.shape[-1] if request.m is None else request.m
+    n = request.x.shape[-1]
     return n >= _LEAST_VALUES and targets >= _LEAST_TARGETS and n * targets <= _MOST_PAIRS
 
 
-def pull(ask: Ask, phi: Tensor) -> tuple[Tensor, Tensor]:
-    """As ``asks.Kernels`` has it: answers and errors."""
-    return _answered(ask, phi, None)
+def pull(request: Request, phi: Tensor) -> tuple[Tensor, Tensor]:
+    """As ``requests_made.Kernels`` has it: answers and errors."""
+    return _answered(request, phi, None)
 
 
-def pull_backward(ask: Ask, phi: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+def pull_backward(request: Request, phi: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
     """The cotangent of x, and errors."""
-    return _answered(ask, phi, w)
+    return _answered(request, phi, w)
 
 
-def _answered(ask: Ask, phi: Tensor, w: Tensor | None) -> tuple[Tensor, Tensor]:
-    a, y, b, eps, n, K, squash, (of_y, _, _, of_eps, of_a) = inputs(ask, weighted=True)
-    R, m = len(ask.x), 0 if ask.m is None else ask.m
+def _answered(request: Request, phi: Tensor, w: Tensor | None) -> tuple[Tensor, Tensor]:
+    a, y, b, eps, n, K, squash, (of_y, _, _, of_eps, of_a) = inputs(request, weighted=True)
+    R, m = len(request.x), 0 if request.m is None else request.m
     out, errors = np.empty((R, n), np.float32), np.empty(R, np.float32)
     steps = (of_y, step(phi), 0, of_eps, of_a)
     run(
-        pull_sorted, R, _PRICE * R * n * max(K, m) ** 0.5, flat(ask.x), a, y, b, flat(phi), eps, n, K, m, squash, steps,
+        pull_sorted, R, _PRICE * R * n * max(K, m) ** 0.5, flat(request.x), a, y, b, flat(phi), eps, n, K, m, squash,
+        steps,
         _NOTHING if w is None else flat(w), w is not None, out.reshape(-1), errors, portions=2,
     )  # fmt: skip
-    return like(out, ask.x), torch.from_numpy(errors)
+    return like(out, request.x), torch.from_numpy(errors)

@@ -1,4 +1,4 @@
-"""Kernels on the CPU for batches of short rows, compiled by Numba: what ``asks.Kernels`` wants.
+"""Kernels on the CPU for batches of short rows, compiled by Numba: what ``requests_made.Kernels`` wants.
 
 Rows go to one of six families of kernels: with one unknown where there are two targets, sixteen at a time where rows
 are very short or are many that share soft targets, without a matrix where targets are few, in double precision where
@@ -16,21 +16,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..contract import Answer, Ask, State
-from ..dispatch import least_eps, of_two, sharp
+from ..contract import Answer, Request, State
+from ..dispatch import has_two_targets, least_eps, sharp
 from .engine.maths import F32, F64, SQUASH_CODES
 from .engine.threads import run
-from .lanes.band_rows import MODERATE, many_backward, many_layout, pull_many
-from .lanes.plan import SHORT
-from .lanes.rows import pull_short, push_short, short_state
-from .lanes.rows_backward import short_backward
+from .lanes.band_rows import MOST_IN_BAND, band_backward, band_layout, pull_band
+from .lanes.plan import MOST_IN_LANES
+from .lanes.rows import lanes_state, pull_lanes, push_lanes
+from .lanes.rows_backward import lanes_backward
 from .row.all_targets import pull_ruled, ruled_backward
 from .row.log_plan import logs_rows, logs_rows_backward, logs_state
 from .row.solve import push_rows
 from .row.work import SAVED, state_size
 from .sort.rows import push_sorted, sorted_backward
-from .thresholds.read import SIZE, few_backward, pull_few, push_few
-from .thresholds.sums import FEW
+from .thresholds.read import SIZE, pull_thresholds, push_thresholds, threshold_backward
+from .thresholds.sums import MOST_THRESHOLDS
 from .thresholds.two import TWO_SIZE, pull_two, push_two, two_backward
 
 _MOST_VALUES, _MOST_NODES, _MOST_TARGETS = 1 << 15, 1 << 10, 1 << 11  #: beyond which scratch no longer fits any cache
@@ -44,34 +44,34 @@ _Given = tuple[F32, F32, F32, F32, int, int, int, _Steps]
 _SINGLE = 1e-7  #: relative rounding of weights in single precision
 
 
-def unable(ask: Ask) -> str | None:
-    n, K = ask.x.shape[-1], ask.y.shape[-1]
-    if ask.x.device.type != "cpu":
-        return f"its kernels for the CPU were given a tensor on {ask.x.device}"
+def unable(request: Request) -> str | None:
+    n, K = request.x.shape[-1], request.y.shape[-1]
+    if request.x.device.type != "cpu":
+        return f"its kernels for the CPU were given a tensor on {request.x.device}"
     if n > _MOST_VALUES:
         return f"its kernels for short rows take at most {_MOST_VALUES} values, and a row has {n}"
-    most = _MOST_TARGETS if ask.m is None or _left_over(ask) else _MOST_NODES
+    most = _MOST_TARGETS if request.m is None or _beyond_a_rule(request) else _MOST_NODES
     if most < K:
         return f"its kernels take at most {most} targets, and there are {K}"
     return None
 
 
-def weightless(ask: Ask) -> bool:
-    return not of_two(ask) and _in_double(ask)
+def weightless(request: Request) -> bool:
+    return not has_two_targets(request) and _in_double(request)
 
 
-def final(_ask: Ask) -> bool:
+def rejects_by_nan(_request: Request) -> bool:
     """Never: a row that could not be answered says so in its error."""
     return False
 
 
-def state_layout(ask: Ask) -> tuple[int, torch.dtype]:
-    return _columns(ask), torch.float32
+def state_layout(request: Request) -> tuple[int, torch.dtype]:
+    return _columns(request), torch.float32
 
 
-def pull(ask: Ask, phi: Tensor) -> Answer:
-    x, call = ask.x, _prepared(_pull_call, ask, phi)
-    if call is _NOBODY:
+def pull(request: Request, phi: Tensor) -> Answer:
+    x, call = request.x, _prepared(_pull_launch, request, phi)
+    if call is _REJECT_ALL:
         return Answer(torch.empty_like(x), np.empty((len(x), 0), np.float32), np.full(len(x), np.inf, np.float32))
     out, state, error = _answers(x.shape, call)
     answers = out.reshape(-1), state.reshape(-1), error
@@ -79,57 +79,57 @@ def pull(ask: Ask, phi: Tensor) -> Answer:
     return Answer(like(out, x), state, error)
 
 
-def push(ask: Ask) -> Answer:
-    x, call = ask.x, _prepared(_push_call, ask, ask.y)
-    out, state, error = _answers((x.shape[0], ask.y.shape[-1]), call)
+def push(request: Request) -> Answer:
+    x, call = request.x, _prepared(_push_launch, request, request.y)
+    out, state, error = _answers((x.shape[0], request.y.shape[-1]), call)
     run(call.kernel, call.tasks, call.work, flat(x), *call.args, out.reshape(-1), state.reshape(-1), error)
     return Answer(torch.from_numpy(out), state, error)
 
 
-def pull_backward(ask: Ask, phi: Tensor, state: State, w: Tensor) -> Tensor:
-    call = _prepared(_pull_backward_call, ask, phi)
-    if call is _NOBODY:
-        return torch.empty_like(ask.x)
-    return _backward(ask, call, call.args, state, flat(w))
+def pull_backward(request: Request, phi: Tensor, state: State, w: Tensor) -> Tensor:
+    call = _prepared(_pull_backward_launch, request, phi)
+    if call is _REJECT_ALL:
+        return torch.empty_like(request.x)
+    return _backward(request, call, call.args, state, flat(w))
 
 
-def push_backward(ask: Ask, state: State, c: Tensor) -> Tensor:
-    call = _prepared(_push_backward_call, ask, c)
-    return _backward(ask, call, (*call.args[:_LEVELS], flat(c), *call.args[_LEVELS + 1 :]), state, _NOTHING)
+def push_backward(request: Request, state: State, c: Tensor) -> Tensor:
+    call = _prepared(_push_backward_launch, request, c)
+    return _backward(request, call, (*call.args[:_LEVELS], flat(c), *call.args[_LEVELS + 1 :]), state, _NOTHING)
 
 
-def _backward(ask: Ask, call: _Call, args: tuple[Any, ...], state: State, w: F32) -> Tensor:
-    grad = np.empty(ask.x.shape, np.float32)
+def _backward(request: Request, call: _Launch, args: tuple[Any, ...], state: State, w: F32) -> Tensor:
+    grad = np.empty(request.x.shape, np.float32)
     answers = grad.reshape(-1), _kept(state)
-    run(call.kernel, call.tasks, call.work, flat(ask.x), *args, w, *answers, portions=call.portions)
-    return like(grad, ask.x)
+    run(call.kernel, call.tasks, call.work, flat(request.x), *args, w, *answers, portions=call.portions)
+    return like(grad, request.x)
 
 
-def logs_layout(ask: Ask) -> tuple[int, torch.dtype]:
-    return int(logs_state(ask.x.shape[-1], ask.y.shape[-1])[2]), torch.float32
+def logs_layout(request: Request) -> tuple[int, torch.dtype]:
+    return int(logs_state(request.x.shape[-1], request.y.shape[-1])[2]), torch.float32
 
 
-def logs(ask: Ask) -> Answer:
-    (R, n), K = ask.x.shape, ask.y.shape[-1]
-    out, state = np.empty((R, n, K), np.float32), np.empty((R, logs_layout(ask)[0]), np.float32)
+def logs(request: Request) -> Answer:
+    (R, n), K = request.x.shape, request.y.shape[-1]
+    out, state = np.empty((R, n, K), np.float32), np.empty((R, logs_layout(request)[0]), np.float32)
     error = np.empty(R, np.float32)
-    given = inputs(ask, weighted=True)
-    run(logs_rows, R, _PRICE_OF_LOGS * R * n * K, flat(ask.x), *given, out.reshape(-1), state.reshape(-1), error)
+    given = inputs(request, weighted=True)
+    run(logs_rows, R, _PRICE_OF_LOGS * R * n * K, flat(request.x), *given, out.reshape(-1), state.reshape(-1), error)
     return Answer(torch.from_numpy(out), state, error)
 
 
-def logs_backward(ask: Ask, state: State, C: Tensor) -> Tensor:
-    (R, n), K = ask.x.shape, ask.y.shape[-1]
-    grad, given = np.empty((R, n), np.float32), inputs(ask, weighted=True)
+def logs_backward(request: Request, state: State, C: Tensor) -> Tensor:
+    (R, n), K = request.x.shape, request.y.shape[-1]
+    grad, given = np.empty((R, n), np.float32), inputs(request, weighted=True)
     work, answers = _PRICE_OF_LOGS * R * n * K, (grad.reshape(-1), _kept(state))
-    run(logs_rows_backward, R, work, flat(ask.x), *given, flat(C), *answers)
-    return like(grad, ask.x)
+    run(logs_rows_backward, R, work, flat(request.x), *given, flat(C), *answers)
+    return like(grad, request.x)
 
 
 # ---- which kernels, and what they are given
 
 
-class _Call(NamedTuple):
+class _Launch(NamedTuple):
     kernel: Callable[..., None]
     tasks: int
     work: float  #: in nanoseconds, about
@@ -138,131 +138,131 @@ class _Call(NamedTuple):
     portions: int = 1  #: see ``engine.threads.run``: kernels that prepare nothing have more than one
 
 
-_NOBODY = _Call(lambda *_: None, 0, 0.0, ())  #: answers this; see ``_left_over``
+_REJECT_ALL = _Launch(lambda *_: None, 0, 0.0, ())  #: answers this; see ``_beyond_a_rule``
 _LEVELS = 3  #: which of the arguments of every backward kernel are the levels, or the cotangent of what was pushed
 
 
-def _prepared(make: Callable[[Ask, Tensor], _Call], ask: Ask, phi: Tensor) -> _Call:
+def _prepared(make: Callable[[Request, Tensor], _Launch], request: Request, phi: Tensor) -> _Launch:
     """``make(ask, phi)``; once for all asks that differ in the numbers of x alone."""
-    if ask.known is None:
-        return make(ask, phi)
-    call: _Call | None = ask.known.get(make)
+    if request.prepared is None:
+        return make(request, phi)
+    call: _Launch | None = request.prepared.get(make)
     if call is None:
-        call = ask.known[make] = make(ask, phi)
+        call = request.prepared[make] = make(request, phi)
     return call
 
 
-def _pull_call(ask: Ask, phi: Tensor) -> _Call:
-    if _left_over(ask):
-        return _NOBODY
-    return _pull_kernel(ask, phi)._replace(columns=_columns(ask))
+def _pull_launch(request: Request, phi: Tensor) -> _Launch:
+    if _beyond_a_rule(request):
+        return _REJECT_ALL
+    return _pull_kernel(request, phi)._replace(columns=_columns(request))
 
 
-def _push_call(ask: Ask, _: Tensor) -> _Call:
-    return _push_kernel(ask)._replace(columns=_columns(ask))
+def _push_launch(request: Request, _: Tensor) -> _Launch:
+    return _push_kernel(request)._replace(columns=_columns(request))
 
 
-def _pull_backward_call(ask: Ask, phi: Tensor) -> _Call:
-    if _left_over(ask):
-        return _NOBODY
-    return _backward_kernel(ask, phi, push=False)
+def _pull_backward_launch(request: Request, phi: Tensor) -> _Launch:
+    if _beyond_a_rule(request):
+        return _REJECT_ALL
+    return _backward_kernel(request, phi, push=False)
 
 
-def _push_backward_call(ask: Ask, c: Tensor) -> _Call:
+def _push_backward_launch(request: Request, c: Tensor) -> _Launch:
     """With any numbers in place of c: they change from call to call."""
-    call = _backward_kernel(ask, c, push=True)
+    call = _backward_kernel(request, c, push=True)
     return call._replace(args=(*call.args[:_LEVELS], _NOTHING, *call.args[_LEVELS + 1 :]))
 
 
-def _pull_kernel(ask: Ask, phi: Tensor) -> _Call:
-    a, y, b, eps, n, K, squash, (of_y, _, _, of_eps, of_a) = inputs(ask)
-    last, levels, m = _NOTHING if ask.last is None else flat(ask.last), flat(phi), _whole(ask.m)
-    steps = (of_y, step(phi), 0 if ask.last is None else step(ask.last), of_eps, of_a)
-    R = ask.x.shape[0]
+def _pull_kernel(request: Request, phi: Tensor) -> _Launch:
+    a, y, b, eps, n, K, squash, (of_y, _, _, of_eps, of_a) = inputs(request)
+    last, levels, m = _NOTHING if request.last is None else flat(request.last), flat(phi), _whole(request.m)
+    steps = (of_y, step(phi), 0 if request.last is None else step(request.last), of_eps, of_a)
+    R = request.x.shape[0]
     work, groups = _PRICE * R * n * K, (R + 15) // 16
-    if _alone(ask):
-        return _Call(pull_two, R, work, (_weights(ask), y, *_exact(ask), levels, eps, n, squash, steps))
-    if R >= 16 and _in_many(ask, phi):
-        return _Call(pull_many, groups, work, (a, y, b, levels, last, eps, n, K, m, squash, steps))
-    if _in_lanes(n, K, ask.m):
-        return _Call(pull_short, groups, work, (a, y, b, levels, eps, n, K, squash, steps))
-    if _of_few(K, ask.m):
-        return _Call(pull_few, R, work, (a, y, *_exact(ask), levels, eps, n, K, squash, steps))
-    return _Call(pull_ruled, R, work, (a, y, b, levels, last, eps, n, K, m, squash, steps), portions=2)
+    if _by_threshold(request):
+        return _Launch(pull_two, R, work, (_weights(request), y, *_exact(request), levels, eps, n, squash, steps))
+    if R >= 16 and _in_band(request, phi):
+        return _Launch(pull_band, groups, work, (a, y, b, levels, last, eps, n, K, m, squash, steps))
+    if _in_lanes(n, K, request.m):
+        return _Launch(pull_lanes, groups, work, (a, y, b, levels, eps, n, K, squash, steps))
+    if _by_sums(K, request.m):
+        return _Launch(pull_thresholds, R, work, (a, y, *_exact(request), levels, eps, n, K, squash, steps))
+    return _Launch(pull_ruled, R, work, (a, y, b, levels, last, eps, n, K, m, squash, steps), portions=2)
 
 
-def _push_kernel(ask: Ask) -> _Call:
-    a, y, b, eps, n, K, squash, steps = inputs(ask)
-    R = ask.x.shape[0]
+def _push_kernel(request: Request) -> _Launch:
+    a, y, b, eps, n, K, squash, steps = inputs(request)
+    R = request.x.shape[0]
     work = _PRICE * R * n * K
-    if _alone(ask):
-        return _Call(push_two, R, work, (_weights(ask), y, *_exact(ask), eps, n, squash, steps))
-    if _in_double(ask):
-        return _Call(push_sorted, R, work, (a, y, b, eps, n, K, squash, _columns(ask), steps))
-    if _in_lanes(n, K, ask.m):
-        return _Call(push_short, (R + 15) // 16, work, (a, y, b, eps, n, K, squash, steps))
-    if _of_few(K, ask.m):
-        return _Call(push_few, R, work, (a, y, *_exact(ask), eps, n, K, squash, steps))
-    return _Call(push_rows, R, work, (a, y, b, eps, n, K, squash, steps))
+    if _by_threshold(request):
+        return _Launch(push_two, R, work, (_weights(request), y, *_exact(request), eps, n, squash, steps))
+    if _in_double(request):
+        return _Launch(push_sorted, R, work, (a, y, b, eps, n, K, squash, _columns(request), steps))
+    if _in_lanes(n, K, request.m):
+        return _Launch(push_lanes, (R + 15) // 16, work, (a, y, b, eps, n, K, squash, steps))
+    if _by_sums(K, request.m):
+        return _Launch(push_thresholds, R, work, (a, y, *_exact(request), eps, n, K, squash, steps))
+    return _Launch(push_rows, R, work, (a, y, b, eps, n, K, squash, steps))
 
 
-def _backward_kernel(ask: Ask, phi: Tensor, push: bool) -> _Call:
+def _backward_kernel(request: Request, phi: Tensor, push: bool) -> _Launch:
     """``phi``: for push the cotangent of the answer."""
-    a, y, b, eps, n, K, squash, (of_y, _, _, of_eps, of_a) = inputs(ask)
-    levels, m, how = flat(phi), _whole(ask.m), (squash, push, (of_y, step(phi), 0, of_eps, of_a))
-    R = ask.x.shape[0]
+    a, y, b, eps, n, K, squash, (of_y, _, _, of_eps, of_a) = inputs(request)
+    levels, m, how = flat(phi), _whole(request.m), (squash, push, (of_y, step(phi), 0, of_eps, of_a))
+    R = request.x.shape[0]
     work, groups = _PRICE * R * n * K, (R + 15) // 16
-    if _alone(ask):
-        return _Call(two_backward, R, work, (_weights(ask), y, _exact(ask)[0], levels, eps, n, *how))
-    if push and _in_double(ask):
-        return _Call(sorted_backward, R, work, (a, y, b, levels, eps, n, K, squash, _columns(ask), how[2]))
-    if not push and R >= 16 and _in_many(ask, phi):
-        return _Call(many_backward, groups, work, (a, y, b, levels, eps, n, K, m, ask.m is not None, *how))
-    if _in_lanes(n, K, ask.m):
-        return _Call(short_backward, groups, work, (a, y, b, levels, eps, n, K, *how))
-    if _of_few(K, ask.m):
-        return _Call(few_backward, R, work, (a, y, _exact(ask)[0], levels, eps, n, K, *how))
-    return _Call(ruled_backward, R, work, (a, y, b, levels, eps, n, K, m, *how), portions=2)
+    if _by_threshold(request):
+        return _Launch(two_backward, R, work, (_weights(request), y, _exact(request)[0], levels, eps, n, *how))
+    if push and _in_double(request):
+        return _Launch(sorted_backward, R, work, (a, y, b, levels, eps, n, K, squash, _columns(request), how[2]))
+    if not push and R >= 16 and _in_band(request, phi):
+        return _Launch(band_backward, groups, work, (a, y, b, levels, eps, n, K, m, request.m is not None, *how))
+    if _in_lanes(n, K, request.m):
+        return _Launch(lanes_backward, groups, work, (a, y, b, levels, eps, n, K, *how))
+    if _by_sums(K, request.m):
+        return _Launch(threshold_backward, R, work, (a, y, _exact(request)[0], levels, eps, n, K, *how))
+    return _Launch(ruled_backward, R, work, (a, y, b, levels, eps, n, K, m, *how), portions=2)
 
 
-def _left_over(ask: Ask) -> bool:
+def _beyond_a_rule(request: Request) -> bool:
     """Whether there are many targets and no rule for them, as eps is small: all rows are for ``rejected``."""
-    K = ask.y.shape[-1]
-    return ask.m == K and K > SAVED
+    K = request.y.shape[-1]
+    return request.m == K and K > SAVED
 
 
-def _alone(ask: Ask) -> bool:
+def _by_threshold(request: Request) -> bool:
     """Whether rows go to the kernels for two targets: all but very short ones, which in lanes are twice as fast."""
-    return of_two(ask) and (ask.x.shape[-1] > SHORT or sharp(ask))
+    return has_two_targets(request) and (request.x.shape[-1] > MOST_IN_LANES or sharp(request))
 
 
-def _in_double(ask: Ask) -> bool:
+def _in_double(request: Request) -> bool:
     """Whether single precision is not enough for a sort, or no faster: eps is small, targets are many, or no squash."""
-    n, K, eps = ask.x.shape[-1], ask.y.shape[-1], ask.eps
-    if ask.m is not None or K <= FEW:
+    n, K, eps = request.x.shape[-1], request.y.shape[-1], request.eps
+    if request.m is not None or K <= MOST_THRESHOLDS:
         return False
     return (
-        ask.squash is None
+        request.squash is None
         or n * K > _SMALL
-        or (eps < least_eps(n, K) if not isinstance(eps, Tensor) else n > SHORT or K > SHORT)
+        or (eps < least_eps(n, K) if not isinstance(eps, Tensor) else n > MOST_IN_LANES or K > MOST_IN_LANES)
     )
 
 
 def _in_lanes(n: int, K: int, m: int | None) -> bool:
     """Whether rows are so short that sixteen are worked on at a time. Does not depend on how many there are."""
-    return m is None and n <= SHORT and K <= SHORT
+    return m is None and n <= MOST_IN_LANES and K <= MOST_IN_LANES
 
 
-def _of_few(K: int, m: int | None) -> bool:
-    return m is None and 3 <= K <= FEW
+def _by_sums(K: int, m: int | None) -> bool:
+    return m is None and 3 <= K <= MOST_THRESHOLDS
 
 
-def _in_many(ask: Ask, phi: Tensor) -> bool:
+def _in_band(request: Request, phi: Tensor) -> bool:
     """Whether rows go sixteen at a time in blocks: they share their targets, and are soft and not too long."""
-    n, K, eps = ask.x.shape[-1], ask.y.shape[-1], ask.eps
-    if n > MODERATE or not FEW < K <= SAVED or not _soft(n, eps) or ask.a is not None:
+    n, K, eps = request.x.shape[-1], request.y.shape[-1], request.eps
+    if n > MOST_IN_BAND or not MOST_THRESHOLDS < K <= SAVED or not _soft(n, eps) or request.a is not None:
         return False
-    several = ask.y, ask.b, phi, phi if ask.last is None else ask.last
+    several = request.y, request.b, phi, phi if request.last is None else request.last
     return all(t.shape[0] == 1 for t in several)
 
 
@@ -278,7 +278,7 @@ def _whole(m: int | None) -> int:
 # ---- tensors as flat arrays
 
 
-def _answers(shape: tuple[int, ...], call: _Call) -> tuple[F32, F32, F32]:
+def _answers(shape: tuple[int, ...], call: _Launch) -> tuple[F32, F32, F32]:
     """Room for an answer, the state and the error of each row.
 
     Vectors are loaded from the state, so it had better begin with a line of the cache (``engine.maths.in_lines``), as
@@ -325,46 +325,50 @@ def _eps(eps: float) -> F32:
 @functools.lru_cache(maxsize=256)
 def _state_size(n: int, K: int, m: int | None, lanes: bool) -> int:
     """``lanes``: whether very short rows go to no other kernels."""
-    if _in_lanes(n, K, m) and (K <= FEW or lanes):
-        return int(short_state(K))
-    if _of_few(K, m):
+    if _in_lanes(n, K, m) and (K <= MOST_THRESHOLDS or lanes):
+        return int(lanes_state(K))
+    if _by_sums(K, m):
         return SIZE
-    return int(many_layout(n, K, _whole(m)).size if n <= MODERATE and K <= SAVED else state_size(n, K, _whole(m)))
+    return int(band_layout(n, K, _whole(m)).size if n <= MOST_IN_BAND and K <= SAVED else state_size(n, K, _whole(m)))
 
 
-def _columns(ask: Ask) -> int:
-    if _left_over(ask):
+def _columns(request: Request) -> int:
+    if _beyond_a_rule(request):
         return 0
-    n, K = ask.x.shape[-1], ask.y.shape[-1]
-    return TWO_SIZE if _alone(ask) else _state_size(n, K, ask.m, not (_soft(n, ask.eps) or _in_double(ask)))
+    n, K = request.x.shape[-1], request.y.shape[-1]
+    return (
+        TWO_SIZE
+        if _by_threshold(request)
+        else _state_size(n, K, request.m, not (_soft(n, request.eps) or _in_double(request)))
+    )
 
 
-def inputs(ask: Ask, weighted: bool = False) -> _Given:
+def inputs(request: Request, weighted: bool = False) -> _Given:
     """What all kernels are given after x: a, y, b, eps, n, K, squash and the steps from row to row.
 
     ``weighted``: a is wanted for two targets as well, whose own kernels have it from ``_weights``.
     """
-    R, n = ask.x.shape
-    y, b = ask.y, ask.b
+    R, n = request.x.shape
+    y, b = request.y, request.b
     K = y.shape[-1]
     if y.shape[0] != b.shape[0]:
         y, b = y.expand(R, K), b.expand(R, K)
-    eps = flat(ask.eps) if isinstance(ask.eps, Tensor) else _eps(ask.eps)
-    steps = (K if y.shape[0] > 1 else 0, 0, 0, 1 if len(eps) > 1 else 0, 0 if ask.a is None else n)
-    a = _NOTHING if ask.a is None or (_alone(ask) and not weighted) else flat(ask.a)
-    return a, flat(y), flat(b), eps, n, K, SQUASH_CODES[ask.squash], steps
+    eps = flat(request.eps) if isinstance(request.eps, Tensor) else _eps(request.eps)
+    steps = (K if y.shape[0] > 1 else 0, 0, 0, 1 if len(eps) > 1 else 0, 0 if request.a is None else n)
+    a = _NOTHING if request.a is None or (_by_threshold(request) and not weighted) else flat(request.a)
+    return a, flat(y), flat(b), eps, n, K, SQUASH_CODES[request.squash], steps
 
 
-def _exact(ask: Ask) -> tuple[F64, float]:
+def _exact(request: Request) -> tuple[F64, float]:
     """b as kernels for a few targets want it, and the relative rounding of what they see of b and of the weights."""
-    b = ask.b if ask.y.shape[0] == ask.b.shape[0] else ask.b.expand(ask.x.shape[0], -1)
-    single = b.dtype == torch.float32 or (ask.a is not None and not _alone(ask))
+    b = request.b if request.y.shape[0] == request.b.shape[0] else request.b.expand(request.x.shape[0], -1)
+    single = b.dtype == torch.float32 or (request.a is not None and not _by_threshold(request))
     return _wide(b), _SINGLE if single else 0.0
 
 
-def _weights(ask: Ask) -> F64:
+def _weights(request: Request) -> F64:
     """The same of a, for two targets."""
-    return _NO_WEIGHTS if ask.a is None else _wide(ask.a)
+    return _NO_WEIGHTS if request.a is None else _wide(request.a)
 
 
 def _wide(t: Tensor) -> F64:

@@ -14,7 +14,7 @@ import torch
 import triton
 from torch import Tensor
 
-from ..contract import Answer, Ask
+from ..contract import Answer, Request
 from .engine.given import Given, row_stride, sizes_of, strided
 from .engine.launch import AT_ONCE, Recorder, again, launches
 from .engine.maths import CODES, moments
@@ -43,115 +43,121 @@ _LEAST_EPS_OF_SINGLES = 2e-3
 _PASSES = 9  #: over a row that is cut into chunks; five are ordinary
 
 
-def unable(ask: Ask) -> str | None:
-    n, K = ask.x.shape[-1], ask.y.shape[-1]
+def unable(request: Request) -> str | None:
+    n, K = request.x.shape[-1], request.y.shape[-1]
     if n >= _TOO_LONG:
         return f"its kernels take rows of fewer than 2^31 values, and a row has {n}"
-    if ask.m is None and K > _FEW:
+    if request.m is None and K > _FEW:
         return f"long rows take at most {_FEW} targets one by one, and there are {K}"
     if K > MOST_NODES:
         return f"its kernels take at most {MOST_NODES} nodes, and there are {K}"
     return None
 
 
-def _of_eps(ask: Ask) -> tuple[float, Tensor, bool]:
+def _of_eps(request: Request) -> tuple[float, Tensor, bool]:
     """As a number, as rows, and which of the two it is."""
-    return (0.0, ask.eps, True) if isinstance(ask.eps, Tensor) else (float(ask.eps), ask.y, False)
+    return (0.0, request.eps, True) if isinstance(request.eps, Tensor) else (float(request.eps), request.y, False)
 
 
-def weightless(_ask: Ask) -> bool:
+def weightless(_request: Request) -> bool:
     return False
 
 
-def final(ask: Ask) -> bool:
+def rejects_by_nan(request: Request) -> bool:
     """Whether every row is answered: many targets by a last launch, few where one program takes all steps it needs.
 
     Squashed values are all within the range of the targets, and panels of nodes suffice for any of them. Others may be
     as far apart as they like, and need as many panels as they like: somebody has to look whether there were enough.
     """
-    if ask.m is None:
-        return ask.x.shape[-1] <= _WHOLE or _shared(ask.x) is not None
-    return ask.squash is not None and AT_ONCE
+    if request.m is None:
+        return request.x.shape[-1] <= _WHOLE or _shared(request.x) is not None
+    return request.squash is not None and AT_ONCE
 
 
-def state_layout(ask: Ask) -> tuple[int, torch.dtype]:
-    if ask.m is None:
+def state_layout(request: Request) -> tuple[int, torch.dtype]:
+    if request.m is None:
         return few.STATE.value, torch.float64
-    return (sizes_of(ask.y).state + late.state_behind(ask.y)) // 2, torch.float64
+    return (sizes_of(request.y).state + late.state_behind(request.y)) // 2, torch.float64
 
 
-def pull(ask: Ask, phi: Tensor) -> Answer:
-    return _few(ask, phi) if ask.m is None else _pull_by_grid(ask, phi)
+def pull(request: Request, phi: Tensor) -> Answer:
+    return _few(request, phi) if request.m is None else _pull_by_grid(request, phi)
 
 
-def pull_backward(ask: Ask, phi: Tensor, state: Tensor, w: Tensor) -> Tensor:
-    return _few_backward(ask, phi, state, w) if ask.m is None else _pull_back_by_grid(ask, phi, state, w)
+def pull_backward(request: Request, phi: Tensor, state: Tensor, w: Tensor) -> Tensor:
+    return _few_backward(request, phi, state, w) if request.m is None else _pull_back_by_grid(request, phi, state, w)
 
 
-def push(ask: Ask) -> Answer:
-    return _few(ask, None)
+def push(request: Request) -> Answer:
+    return _few(request, None)
 
 
-def push_backward(ask: Ask, state: Tensor, c: Tensor) -> Tensor:
-    return _few_backward(ask, c, state, None)
+def push_backward(request: Request, state: Tensor, c: Tensor) -> Tensor:
+    return _few_backward(request, c, state, None)
 
 
-def _what(ask: Ask, *others: bool) -> tuple[int | bool, ...]:
+def _what(request: Request, *others: bool) -> tuple[int | bool, ...]:
     """All that launches depend on and that is not the layout of a tensor."""
-    return CODES[ask.squash], ask.a is not None, isinstance(ask.eps, Tensor), *others
+    return CODES[request.squash], request.a is not None, isinstance(request.eps, Tensor), *others
 
 
-def _targets(ask: Ask) -> int:
+def _targets(request: Request) -> int:
     """How many the nodes of a rule stand for."""
-    return ask.y.shape[-1] if ask.m is None else ask.m
+    return request.y.shape[-1] if request.m is None else request.m
 
 
-def _pull_by_grid(ask: Ask, phi: Tensor) -> Answer:
-    made = again(ask.known, "grid", ask.x)
+def _pull_by_grid(request: Request, phi: Tensor) -> Answer:
+    made = again(request.prepared, "grid", request.x)
     if made is not None:
         return Answer(*made)
-    x = ask.x
-    columns, dtype = state_layout(ask)
-    last = ask.y if ask.last is None else ask.last
+    x = request.x
+    columns, dtype = state_layout(request)
+    last = request.y if request.last is None else request.last
     state = x.new_empty(len(x), columns, dtype=dtype)
     error = x.new_empty(len(x), dtype=torch.float32)
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
-    given = _given_to_grid(ask, phi, state)
+    given = _given_to_grid(request, phi, state)
 
     def make(launch: Recorder) -> None:
         by_grid.forward(launch, given, last, out, error)
         if AT_ONCE:
-            late.forward(launch, given, _targets(ask), out, error)
+            late.forward(launch, given, _targets(request), out, error)
 
-    tensors = x, given.a, ask.y, ask.b, phi, last, given.eps_rows
-    launches(("grid", ask.m, *_what(ask)), tensors, (out, state, error), given.eps, make, ask.known, (x,))
+    tensors = x, given.a, request.y, request.b, phi, last, given.eps_rows
+    launches(
+        ("grid", request.m, *_what(request)), tensors, (out, state, error), given.eps, make, request.prepared, (x,)
+    )
     return Answer(out, state, error)
 
 
-def _pull_back_by_grid(ask: Ask, phi: Tensor, state: Tensor, w: Tensor) -> Tensor:
-    made = again(ask.known, "grid back", ask.x, state, w)
+def _pull_back_by_grid(request: Request, phi: Tensor, state: Tensor, w: Tensor) -> Tensor:
+    made = again(request.prepared, "grid back", request.x, state, w)
     if made is not None:
         return made[0]
-    x = ask.x
+    x = request.x
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
-    given = _given_to_grid(ask, phi, state)
+    given = _given_to_grid(request, phi, state)
 
     def make(launch: Recorder) -> None:
         counters = by_grid.backward(launch, given, w, out)
         if AT_ONCE:
-            late.backward(launch, given, _targets(ask), w, counters, out)
+            late.backward(launch, given, _targets(request), w, counters, out)
 
-    tensors = x, given.a, ask.y, ask.b, phi, given.eps_rows, state, w
-    launches(("grid back", ask.m, *_what(ask)), tensors, (out,), given.eps, make, ask.known, (x, state, w))
+    tensors = x, given.a, request.y, request.b, phi, given.eps_rows, state, w
+    launches(
+        ("grid back", request.m, *_what(request)), tensors, (out,), given.eps, make, request.prepared, (x, state, w)
+    )
     return out
 
 
-def _given_to_grid(ask: Ask, phi: Tensor, state: Tensor) -> Given:
-    code, weighted, by_row = _what(ask)
-    eps, eps_rows, _ = _of_eps(ask)
-    a = ask.x if ask.a is None else ask.a
+def _given_to_grid(request: Request, phi: Tensor, state: Tensor) -> Given:
+    code, weighted, by_row = _what(request)
+    eps, eps_rows, _ = _of_eps(request)
+    a = request.x if request.a is None else request.a
     size = 2 * state.shape[1]
-    return Given(ask.x, a, ask.y, ask.b, phi, eps, eps_rows, code, bool(weighted), bool(by_row), state, size, 0)
+    return Given(
+        request.x, a, request.y, request.b, phi, eps, eps_rows, code, bool(weighted), bool(by_row), state, size, 0
+    )
 
 
 def _held(n: int) -> tuple[int, int]:
@@ -178,14 +184,14 @@ def _room(x: Tensor) -> int:
     return triton.next_power_of_2(late.programs_of(x.device))
 
 
-def _few(ask: Ask, phi: Tensor | None) -> Answer:
+def _few(request: Request, phi: Tensor | None) -> Answer:
     """Onto two to four targets: averages of phi over them, or of x in each of them."""
-    made = again(ask.known, "few", ask.x)
+    made = again(request.prepared, "few", request.x)
     if made is not None:
         return Answer(*made)
-    x, n, R, K = ask.x, ask.x.shape[1], len(ask.x), ask.y.shape[-1]
-    push_, a, levels = phi is None, x if ask.a is None else ask.a, ask.y if phi is None else phi
-    eps, eps_rows, _ = _of_eps(ask)
+    x, n, R, K = request.x, request.x.shape[1], len(request.x), request.y.shape[-1]
+    push_, a, levels = phi is None, x if request.a is None else request.a, request.y if phi is None else phi
+    eps, eps_rows, _ = _of_eps(request)
     state = x.new_empty(R, few.STATE.value, dtype=torch.float64)
     error = x.new_empty(R, dtype=torch.float32)
     if push_:
@@ -195,9 +201,9 @@ def _few(ask: Ask, phi: Tensor | None) -> Answer:
 
     def make(launch: Recorder) -> None:
         of_x, of_a = strided(x), strided(a)
-        of_targets = ask.y, row_stride(ask.y), ask.b, row_stride(ask.b)
+        of_targets = request.y, row_stride(request.y), request.b, row_stride(request.b)
         of_phi, of_eps = (levels, row_stride(levels)), (eps, eps_rows)
-        (code, weighted, by_row), KP = _what(ask), 2 if K <= 2 else 4
+        (code, weighted, by_row), KP = _what(request), 2 if K <= 2 else 4
         shared = (1, n) if n <= _WHOLE else _shared(x)
         if shared is not None:
             (G, each), (block, warps) = shared, _held(n) if n <= _WHOLE else (_SHARED_TILE, _SHARED_WARPS)
@@ -251,32 +257,33 @@ def _few(ask: Ask, phi: Tensor | None) -> Answer:
             K=K, KP=KP, GP=GP, SQUASH=code, EPS_ROWS=by_row, PUSH=push_, BLOCK=_FEW_BLOCK, num_warps=8,
         )  # fmt: skip
 
-    given = x, a, ask.y, ask.b, levels, eps_rows
-    launches(("few", *_what(ask, push_)), given, (out, state, error), eps, make, ask.known, (x,))
+    given = x, a, request.y, request.b, levels, eps_rows
+    launches(("few", *_what(request, push_)), given, (out, state, error), eps, make, request.prepared, (x,))
     return Answer(out, state, error)
 
 
-def _few_backward(ask: Ask, phi: Tensor, state: Tensor, w: Tensor | None) -> Tensor:
+def _few_backward(request: Request, phi: Tensor, state: Tensor, w: Tensor | None) -> Tensor:
     """The cotangent of x: from w (R, n), or for push from ``phi``, the cotangent (R, K) of the averages."""
     phi = phi.contiguous()
-    changing = ask.x, state, phi if w is None else w
-    made = again(ask.known, "few back", *changing)
+    changing = request.x, state, phi if w is None else w
+    made = again(request.prepared, "few back", *changing)
     if made is not None:
         return made[0]
-    x, n, R, K = ask.x, ask.x.shape[1], len(ask.x), ask.y.shape[-1]
-    push_, a, pulls = w is None, x if ask.a is None else ask.a, x if w is None else w
+    x, n, R, K = request.x, request.x.shape[1], len(request.x), request.y.shape[-1]
+    push_, a, pulls = w is None, x if request.a is None else request.a, x if w is None else w
     # What is pulled may cancel down to rounding at any eps: one value between two targets, or several that are equal.
-    small = isinstance(ask.eps, Tensor) or ask.eps < _LEAST_EPS_OF_SINGLES
-    double = not push_ or ask.a is not None or ask.squash is None or small
-    eps, eps_rows, _ = _of_eps(ask)
+    small = isinstance(request.eps, Tensor) or request.eps < _LEAST_EPS_OF_SINGLES
+    double = not push_ or request.a is not None or request.squash is None or small
+    eps, eps_rows, _ = _of_eps(request)
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
 
     def make(launch: Recorder) -> None:
         arguments = (
-            *strided(x), *strided(a), *strided(pulls), ask.y, row_stride(ask.y), ask.b, row_stride(ask.b),
+            *strided(x), *strided(a), *strided(pulls), request.y, row_stride(request.y), request.b,
+            row_stride(request.b),
             phi, row_stride(phi), eps, eps_rows, state,
         )  # fmt: skip
-        (code, weighted, by_row), KP = _what(ask), 2 if K <= 2 else 4
+        (code, weighted, by_row), KP = _what(request), 2 if K <= 2 else 4
         if n <= _WHOLE:
             launch(
                 few_back.whole_back, R,
@@ -309,6 +316,6 @@ def _few_backward(ask: Ask, phi: Tensor, state: Tensor, w: Tensor | None) -> Ten
             BLOCK=_FEW_BLOCK, num_warps=8,
         )  # fmt: skip
 
-    given = x, a, ask.y, ask.b, phi, eps_rows, state, pulls
-    launches(("few back", *_what(ask, push_, double)), given, (out,), eps, make, ask.known, changing)
+    given = x, a, request.y, request.b, phi, eps_rows, state, pulls
+    launches(("few back", *_what(request, push_, double)), given, (out,), eps, make, request.prepared, changing)
     return out

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..contract import Answer, Ask
+from ..contract import Answer, Request
 from .engine.given import Given, sizes_of
 from .engine.launch import Recorder, again, launches
 from .engine.parts import SQUASHES
@@ -40,40 +40,40 @@ _BEFORE_GRID = 8  #: columns of the state before what the grid leaves
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
-def unable(ask: Ask) -> str | None:
+def unable(request: Request) -> str | None:
     """Why these kernels cannot answer, or None if they can."""
-    n, K = ask.x.shape[-1], ask.y.shape[-1]
-    if not ask.x.is_cuda and os.environ.get("TRITON_INTERPRET") != "1":
-        return f"Triton kernels run on CUDA, and x is on {ask.x.device}"
-    if ask.x.dtype not in _DTYPES:
-        return f"Triton kernels compute in single precision, and x is {ask.x.dtype}"
+    n, K = request.x.shape[-1], request.y.shape[-1]
+    if not request.x.is_cuda and os.environ.get("TRITON_INTERPRET") != "1":
+        return f"Triton kernels run on CUDA, and x is on {request.x.device}"
+    if request.x.dtype not in _DTYPES:
+        return f"Triton kernels compute in single precision, and x is {request.x.dtype}"
     if n > _LONGEST:
         return f"these kernels take rows of at most {_LONGEST} values, and there are {n}"
-    if max(K, ask.m or 0) > _LONGEST:
-        return f"these kernels take at most {_LONGEST} targets, and there are {max(K, ask.m or 0)}"
-    if ask.squash not in SQUASHES:
-        return f"these kernels know the squashes 'sigmoid', 'arctan' and None, and squash={ask.squash!r}"
+    if max(K, request.m or 0) > _LONGEST:
+        return f"these kernels take at most {_LONGEST} targets, and there are {max(K, request.m or 0)}"
+    if request.squash not in SQUASHES:
+        return f"these kernels know the squashes 'sigmoid', 'arctan' and None, and squash={request.squash!r}"
     return None
 
 
-def weightless(_ask: Ask) -> bool:
+def weightless(_request: Request) -> bool:
     return False
 
 
-def final(ask: Ask) -> bool:
+def rejects_by_nan(request: Request) -> bool:
     """Not where eps is so small that a row may fail in double precision: it is the reference's then, and no NaN."""
-    return isinstance(ask.eps, Tensor) or ask.eps >= _SURE
+    return isinstance(request.eps, Tensor) or request.eps >= _SURE
 
 
-def state_layout(ask: Ask) -> tuple[int, torch.dtype]:
+def state_layout(request: Request) -> tuple[int, torch.dtype]:
     """What the grid leaves is behind the facts of a row, and all parts and rows begin at multiples of 64 bytes then.
 
     Of a row that is taken over, potentials stand where the grid's tables were; the gradient that a grid makes of such
     tables, if any, is written over.
     """
-    columns = doubles_for(max(ask.y.shape[-1], ask.m or 0))
-    if _on_grid(ask):
-        columns = max(_BEFORE_GRID + sizes_of(ask.y).state // 2, _before_tables(ask.y) + columns)
+    columns = doubles_for(max(request.y.shape[-1], request.m or 0))
+    if _on_grid(request):
+        columns = max(_BEFORE_GRID + sizes_of(request.y).state // 2, _before_tables(request.y) + columns)
         columns = -(-columns // 8) * 8
     return columns, torch.float64
 
@@ -83,43 +83,43 @@ def _before_tables(y: Tensor) -> int:
     return _BEFORE_GRID + sizes_of(y).before_tables // 2
 
 
-def _on_grid(ask: Ask) -> bool:
+def _on_grid(request: Request) -> bool:
     """Whether values are spread to a grid first, if they are pulled."""
-    rule = ask.m is not None and ask.last is not None and ask.m > _WIDE
-    return rule and ask.x.shape[-1] > _WIDE and ask.y.shape[-1] <= by_grid.MOST_NODES
+    rule = request.m is not None and request.last is not None and request.m > _WIDE
+    return rule and request.x.shape[-1] > _WIDE and request.y.shape[-1] <= by_grid.MOST_NODES
 
 
-def pull(ask: Ask, phi: Tensor) -> Answer:
-    return _forward(ask, phi)
+def pull(request: Request, phi: Tensor) -> Answer:
+    return _forward(request, phi)
 
 
-def push(ask: Ask) -> Answer:
-    return _forward(ask, None)
+def push(request: Request) -> Answer:
+    return _forward(request, None)
 
 
-def pull_backward(ask: Ask, phi: Tensor, state: Tensor, w: Tensor) -> Tensor:
-    return _backward(ask, phi, state, w)
+def pull_backward(request: Request, phi: Tensor, state: Tensor, w: Tensor) -> Tensor:
+    return _backward(request, phi, state, w)
 
 
-def push_backward(ask: Ask, state: Tensor, c: Tensor) -> Tensor:
-    return _backward(ask, None, state, c)
+def push_backward(request: Request, state: Tensor, c: Tensor) -> Tensor:
+    return _backward(request, None, state, c)
 
 
-def logs_layout(ask: Ask) -> tuple[int, torch.dtype]:
-    return state_layout(ask)
+def logs_layout(request: Request) -> tuple[int, torch.dtype]:
+    return state_layout(request)
 
 
-def logs(ask: Ask) -> Answer:
+def logs(request: Request) -> Answer:
     """In one launch, in double precision."""
-    made = again(ask.known, "logs", ask.x)
+    made = again(request.prepared, "logs", request.x)
     if made is not None:
         return Answer(*made)
-    given, eps, eps_rows = _given(ask, None)
-    (R, n), K = ask.x.shape, ask.y.shape[-1]
-    columns, dtype = state_layout(ask)
-    out = ask.x.new_empty(R, n, K, dtype=torch.float32)
-    state, error = ask.x.new_empty(R, columns, dtype=dtype), ask.x.new_empty(R, dtype=torch.float32)
-    what = _what(ask, _LOGS)
+    given, eps, eps_rows = _given(request, None)
+    (R, n), K = request.x.shape, request.y.shape[-1]
+    columns, dtype = state_layout(request)
+    out = request.x.new_empty(R, n, K, dtype=torch.float32)
+    state, error = request.x.new_empty(R, columns, dtype=dtype), request.x.new_empty(R, dtype=torch.float32)
+    what = _what(request, _LOGS)
 
     def make(launch: Recorder) -> None:
         sizes = _Sizes.of(given, what)
@@ -130,19 +130,19 @@ def logs(ask: Ask) -> Answer:
             GRID=False, ALWAYS=True, WIDE=True, TA=0, BLOCK_N=_power(n), BN=at_once, BK=_power(K), num_warps=warps,
         )  # fmt: skip
 
-    launches(("logs", *what), (*given, eps_rows), (out, state, error), eps, make, ask.known, (ask.x,))
+    launches(("logs", *what), (*given, eps_rows), (out, state, error), eps, make, request.prepared, (request.x,))
     return Answer(out, state, error)
 
 
-def logs_backward(ask: Ask, state: Tensor, C: Tensor) -> Tensor:
+def logs_backward(request: Request, state: Tensor, C: Tensor) -> Tensor:
     C = C.contiguous()
-    made = again(ask.known, "logs backward", ask.x, state, C)
+    made = again(request.prepared, "logs backward", request.x, state, C)
     if made is not None:
         return made[0]
-    given, eps, eps_rows = _given(ask, None)
-    (R, n), K = ask.x.shape, ask.y.shape[-1]
-    grad = ask.x.new_empty(ask.x.shape)
-    what = _what(ask, _LOGS)
+    given, eps, eps_rows = _given(request, None)
+    (R, n), K = request.x.shape, request.y.shape[-1]
+    grad = request.x.new_empty(request.x.shape)
+    what = _what(request, _LOGS)
 
     def make(launch: Recorder) -> None:
         sizes = _Sizes.of(given, what)
@@ -155,35 +155,42 @@ def logs_backward(ask: Ask, state: Tensor, C: Tensor) -> Tensor:
         )  # fmt: skip
 
     all_given = (*given, C, eps_rows, state)
-    launches(("logs backward", *what), all_given, (grad,), eps, make, ask.known, (ask.x, state, C))
+    launches(("logs backward", *what), all_given, (grad,), eps, make, request.prepared, (request.x, state, C))
     return grad
 
 
-def _given(ask: Ask, phi: Tensor | None) -> tuple[tuple[Tensor, ...], float, Tensor]:
+def _given(request: Request, phi: Tensor | None) -> tuple[tuple[Tensor, ...], float, Tensor]:
     """x, a, y, b, phi; eps as a number and as rows, of which one is not read."""
-    y = ask.y.contiguous()
+    y = request.y.contiguous()
     levels = y if phi is None else phi.contiguous()  # not read when values are pushed
-    eps, eps_rows = (0.0, ask.eps) if isinstance(ask.eps, Tensor) else (float(ask.eps), y)
-    return (ask.x, ask.x if ask.a is None else ask.a, y, ask.b.contiguous(), levels), eps, eps_rows
+    eps, eps_rows = (0.0, request.eps) if isinstance(request.eps, Tensor) else (float(request.eps), y)
+    return (request.x, request.x if request.a is None else request.a, y, request.b.contiguous(), levels), eps, eps_rows
 
 
-def _what(ask: Ask, read: int) -> tuple[int, bool, bool, bool, int, int | None]:
+def _what(request: Request, read: int) -> tuple[int, bool, bool, bool, int, int | None]:
     """All that launches depend on and that is not the layout of a tensor.
 
     SQUASH, WEIGHTED, EPS_ROWS, whether all rows are for the last launch, READ and m.
     """
-    return SQUASHES[ask.squash], ask.a is not None, isinstance(ask.eps, Tensor), at_last(ask, read), read, ask.m
+    return (
+        SQUASHES[request.squash],
+        request.a is not None,
+        isinstance(request.eps, Tensor),
+        at_last(request, read),
+        read,
+        request.m,
+    )
 
 
-def at_last(ask: Ask, read: int = _PULL) -> bool:
+def at_last(request: Request, read: int = _PULL) -> bool:
     """Whether all rows are for the last launch, which computes in double precision (up to 256 targets).
 
     Weights, uneven targets (whose weights are double) and a small eps cost plans in single precision their gradients.
     Of 4,096 rows up to 3,900 were off, and of unweighted ones at eps = 1e-4 one or two.
     """
-    sharp = read == _PULL and not isinstance(ask.eps, Tensor) and ask.eps < _SHARP
-    raw = read == _PULL and ask.squash is None and ask.m is None and ask.y.shape[-1] != ask.x.shape[-1]
-    return sharp or raw or ask.a is not None or ask.b.dtype == torch.float64
+    sharp = read == _PULL and not isinstance(request.eps, Tensor) and request.eps < _SHARP
+    raw = read == _PULL and request.squash is None and request.m is None and request.y.shape[-1] != request.x.shape[-1]
+    return sharp or raw or request.a is not None or request.b.dtype == torch.float64
 
 
 class _Sizes(NamedTuple):
@@ -270,20 +277,20 @@ def _singles(result: Tensor, launch: Recorder) -> Tensor:
     return result if result.dtype == torch.float32 else launch.empty(*result.shape, dtype=torch.float32)
 
 
-def _forward(ask: Ask, phi: Tensor | None) -> Answer:
-    made = again(ask.known, "forward", ask.x)
+def _forward(request: Request, phi: Tensor | None) -> Answer:
+    made = again(request.prepared, "forward", request.x)
     if made is not None:
         return Answer(*made)
-    given, eps, eps_rows = _given(ask, phi)
-    x, R = ask.x, ask.x.shape[0]
-    columns, dtype = state_layout(ask)
-    last = given[2] if ask.last is None else ask.last.contiguous()
+    given, eps, eps_rows = _given(request, phi)
+    x, R = request.x, request.x.shape[0]
+    columns, dtype = state_layout(request)
+    last = given[2] if request.last is None else request.last.contiguous()
     out = x.new_empty(R, given[2].shape[1], dtype=torch.float32) if phi is None else x.new_empty(x.shape)
     state = x.new_empty(R, columns, dtype=dtype)
     error = x.new_empty(R, dtype=torch.float32)
     read = _PUSH if phi is None else _PULL
-    what = _what(ask, read)
-    on_grid = read == _PULL and _on_grid(ask)
+    what = _what(request, read)
+    on_grid = read == _PULL and _on_grid(request)
 
     def make(launch: Recorder) -> None:
         sizes = _Sizes.of(given, what)
@@ -296,7 +303,7 @@ def _forward(ask: Ask, phi: Tensor | None) -> Answer:
             singles = _singles(out, launch) if sizes.pull else launch.empty(R, n, dtype=torch.float32)
             results = (singles, out, state, error)
             numbers = (eps, n, K, columns, *sizes.strides, _row_stride(last))
-            constants = sizes.constants | {"RULE": sizes.rule and ask.last is not None, "MENDED": sizes.wide}
+            constants = sizes.constants | {"RULE": sizes.rule and request.last is not None, "MENDED": sizes.wide}
             if sizes.held:
                 launch(rows.forward, R, *given, last, eps_rows, *results, *numbers, **constants, **sizes.tiles)
             else:
@@ -317,20 +324,22 @@ def _forward(ask: Ask, phi: Tensor | None) -> Answer:
         )  # fmt: skip
 
     all_given = (*given, last, eps_rows)
-    launches(("forward", ask.last is None, *what), all_given, (out, state, error), eps, make, ask.known, (x,))
+    launches(
+        ("forward", request.last is None, *what), all_given, (out, state, error), eps, make, request.prepared, (x,)
+    )
     return Answer(out, state, error)
 
 
-def _backward(ask: Ask, phi: Tensor | None, state: Tensor, w: Tensor) -> Tensor:
-    made = again(ask.known, "backward", ask.x, state, w)
+def _backward(request: Request, phi: Tensor | None, state: Tensor, w: Tensor) -> Tensor:
+    made = again(request.prepared, "backward", request.x, state, w)
     if made is not None:
         return made[0]
-    given, eps, eps_rows = _given(ask, phi)
-    x, R = ask.x, ask.x.shape[0]
+    given, eps, eps_rows = _given(request, phi)
+    x, R = request.x, request.x.shape[0]
     grad = x.new_empty(x.shape)
     read = _PUSH if phi is None else _PULL
-    what = _what(ask, read)
-    on_grid = read == _PULL and _on_grid(ask)
+    what = _what(request, read)
+    on_grid = read == _PULL and _on_grid(request)
 
     def make(launch: Recorder) -> None:
         sizes = _Sizes.of(given, what)
@@ -367,5 +376,7 @@ def _backward(ask: Ask, phi: Tensor | None, state: Tensor, w: Tensor) -> Tensor:
             BLOCK_N=_power(n), BN=at_once, BK=_power(sizes.targets), num_warps=warps,
         )  # fmt: skip
 
-    launches(("backward", on_grid, *what), (*given, w, eps_rows, state), (grad,), eps, make, ask.known, (x, state, w))
+    launches(
+        ("backward", on_grid, *what), (*given, w, eps_rows, state), (grad,), eps, make, request.prepared, (x, state, w)
+    )
     return grad

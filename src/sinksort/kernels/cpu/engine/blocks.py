@@ -2,7 +2,8 @@
 
 A block fits in the first cache, and a pass over a row is a loop over its blocks: load, compute in place, add up or
 store. Loops over a block are written so that the compiler makes vector instructions of them: no branches, no calls that
-it cannot inline, and sums that may be reordered (``summing``), but exact arithmetic where bits matter (``exact``).
+it cannot inline, and sums that may be reordered (``jit_reassociate``), but exact arithmetic where bits matter
+(``jit``).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from .compile import exact
+from .compile import jit
 
 BLOCK = 512
 
@@ -69,7 +70,7 @@ _LN2_HIGH, _LN2_LOW = 0.6931471803691238, 1.9082149292705877e-10
 _ONE = 0x3FF0000000000000
 
 
-@exact
+@jit
 def exp(x: float) -> float:
     """e^x to the last bits of float64, for |x| <= 700; beyond, that of the end.
 
@@ -95,7 +96,7 @@ def exp(x: float) -> float:
     return float(series * float_of_bits((bits_of_float(shifted) << 52) + _ONE))
 
 
-@exact
+@jit
 def arctan(z: float) -> float:
     """By halving the angle three times, after which nine terms of the series are enough."""
     t = z / (1.0 + math.sqrt(1.0 + z * z))
@@ -114,7 +115,7 @@ def arctan(z: float) -> float:
     return 8.0 * t * series
 
 
-@exact
+@jit
 def load(array: Array, row: int, first: int, count: int, out: np.ndarray) -> None:
     """``count`` entries of a row, from ``first`` on, into out."""
     at = row * array.stride + first
@@ -136,7 +137,7 @@ def load(array: Array, row: int, first: int, count: int, out: np.ndarray) -> Non
         out[i] = -value if bits & 0x8000 else value
 
 
-@exact
+@jit
 def store(array: Array, row: int, first: int, count: int, values: np.ndarray) -> None:
     """The inverse of ``load``, rounding to nearest, ties to even."""
     at = row * array.stride + first
@@ -154,7 +155,7 @@ def store(array: Array, row: int, first: int, count: int, values: np.ndarray) ->
             half[i] = _float16(bits)
 
 
-@exact
+@jit
 def _float16(bits: int) -> int:
     """The bits of a float16 from those of a float32."""
     sign, size = (bits >> 16) & 0x8000, bits & 0x7FFFFFFF
@@ -167,7 +168,7 @@ def _float16(bits: int) -> int:
     return sign | ((size - (112 << 23) + 0xFFF + ((size >> 13) & 1)) >> 13)
 
 
-@exact
+@jit
 def load_weights(rows: Rows, row: int, first: int, count: int, out: np.ndarray) -> None:
     """What the values of a block weigh, up to a factor for the whole row."""
     if rows.weights.single.size > 0:
@@ -176,7 +177,7 @@ def load_weights(rows: Rows, row: int, first: int, count: int, out: np.ndarray) 
         out[:count] = 1.0
 
 
-@exact
+@jit
 def task_of(rows: Rows, task: int) -> tuple[int, int, int, int]:
     """The slot and the part of a row that a task stands for, and the first and last of its values."""
     slot = task // rows.pieces

@@ -101,6 +101,6 @@ def compiled(*may: str, counts: bool = True) -> Callable[[_F], _F]:
     return decorate
 
 
-exact = compiled("contract")
-borrowing = compiled("contract", counts=False)  #: ``exact``, of functions that make no arrays and return none
-summing = compiled("contract", "reassoc", "nsz", "arcp")
+jit = compiled("contract")
+jit_no_refcount = compiled("contract", counts=False)  #: ``jit``, of functions that make no arrays and return none
+jit_reassociate = compiled("contract", "reassoc", "nsz", "arcp")

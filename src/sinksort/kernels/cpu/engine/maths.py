@@ -15,14 +15,14 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from .compile import borrowing, exact
+from .compile import jit, jit_no_refcount
 from .vectors import (
-    choose,
     highest,
     load,
     load64,
     lowest,
     narrow,
+    select,
     splat,
     splat64,
     store,
@@ -49,8 +49,8 @@ _E2, _E3, _E4, _E5, _E6 = (_f(1.0 / math.factorial(k)) for k in range(2, 7))
 @njit(forceinline=True)
 def exp32(x: Any) -> Any:
     """Exp of 16 float32, to 2e-7; below -87 it stays at 1.6e-38, so that nothing becomes subnormal."""
-    x = choose(x > _SMALLEST, x, splat(_SMALLEST))
-    x = choose(x < _LARGEST, x, splat(_LARGEST))
+    x = select(x > _SMALLEST, x, splat(_SMALLEST))
+    x = select(x < _LARGEST, x, splat(_LARGEST))
     shifted = x * _LOG2E + _SHIFT  # the nearest integer to x / log 2 is in the lowest bits
     n = shifted - _SHIFT
     f = x - n * _LN2_HIGH - n * _LN2_LOW
@@ -71,7 +71,7 @@ _LEAST_POWER = _f(-110.0)
 @njit(forceinline=True)
 def power_of_two(x: Any) -> Any:
     """2^x of 16 float32, x below 127, to 2e-7; below -110 it stays at 8e-34, so that products are not subnormal."""
-    x = choose(x > _LEAST_POWER, x, splat(_LEAST_POWER))
+    x = select(x > _LEAST_POWER, x, splat(_LEAST_POWER))
     shifted = x + _SHIFT
     f = x - (shifted - _SHIFT)
     p = f * _P5 + _P4
@@ -90,8 +90,8 @@ _D2, _D3, _D4, _D5, _D6, _D7, _D8, _D9, _D10, _D11, _D12 = (1.0 / math.factorial
 @njit(forceinline=True)
 def exp64(x: Any) -> Any:
     """Exp of 16 float64, to 3e-16; beyond 700 on either side it stays."""
-    x = choose(x > -700.0, x, splat64(-700.0))
-    x = choose(x < 700.0, x, splat64(700.0))
+    x = select(x > -700.0, x, splat64(-700.0))
+    x = select(x < 700.0, x, splat64(700.0))
     shifted = x * _LOG2E_64 + _SHIFT_64
     n = shifted - _SHIFT_64
     f = x - n * _LN2_HIGH_64 - n * _LN2_LOW_64
@@ -123,7 +123,7 @@ def exp_soon(x: Any) -> Any:
     Far below it stays at 1e-301, so that nothing becomes subnormal.
     """
     x = x * _LOG2E_64
-    x = choose(x > _LEAST_POWER_64, x, splat64(_LEAST_POWER_64))
+    x = select(x > _LEAST_POWER_64, x, splat64(_LEAST_POWER_64))
     shifted = x + _SHIFT_64
     f = x - (shifted - _SHIFT_64)
     p = f * _S7 + _S6
@@ -143,21 +143,21 @@ def sigmoid64(z: Any) -> Any:
 
 @njit(forceinline=True)
 def larger(a: Any, b: Any) -> Any:
-    return choose(a > b, a, b)
+    return select(a > b, a, b)
 
 
 @njit(forceinline=True)
 def smaller(a: Any, b: Any) -> Any:
-    return choose(a < b, a, b)
+    return select(a < b, a, b)
 
 
 @njit(forceinline=True)
 def size_of(a: Any) -> Any:
     """Absolute values of 16 float32."""
-    return choose(a > 0.0, a, splat(0.0) - a)
+    return select(a > 0.0, a, splat(0.0) - a)
 
 
-@exact
+@jit
 def in_lines(size: int, dtype: Any) -> Any:
     """Room for numbers that begins with a line of the cache, which arrays need not.
 
@@ -168,14 +168,14 @@ def in_lines(size: int, dtype: Any) -> Any:
     return room[first : first + size]
 
 
-@borrowing
+@jit_no_refcount
 def copied(values: Any, into: Any) -> None:
     """``into[:] = values``, cut to fit: Numba takes seconds to compile what that would raise if they did not."""
     for i in range(len(into)):
         into[i] = values[i]
 
 
-@borrowing
+@jit_no_refcount
 def row_into(x: F32, first: int, n: int, xs: F32) -> bool:
     """Copies a row into ``xs``, infinity behind it. False if it holds NaN."""
     copied(x[first:], xs[:n])
@@ -183,12 +183,12 @@ def row_into(x: F32, first: int, n: int, xs: F32) -> bool:
     nans = splat(0.0)
     for i in range(0, n, 16):
         v = load(xs, i)
-        nans = nans + choose(v == v, splat(0.0), splat(1.0))
+        nans = nans + select(v == v, splat(0.0), splat(1.0))
     whole: bool = highest(nans) == 0.0
     return whole
 
 
-@borrowing
+@jit_no_refcount
 def places(xs: F32, aw: F32, squash: int, low: float, high: float, at: F64) -> tuple[float, float, float, bool]:
     """X~ of a row without NaN into ``at``; returns (mean, scale, weight, spread) for ``places_backward``.
 
@@ -203,20 +203,20 @@ def places(xs: F32, aw: F32, squash: int, low: float, high: float, at: F64) -> t
     for i in range(0, N, 16):
         x, a = load(xs, i), load(aw, i)
         inside = (x > -np.inf) & (x < np.inf)
-        a64 = widen(choose(inside, a, none))
+        a64 = widen(select(inside, a, none))
         weight = weight + a64
-        moment = moment + a64 * widen(choose(inside, x, none))
+        moment = moment + a64 * widen(select(inside, x, none))
         if squash != _NO_SQUASH:
             inside = inside & (a > 0.0)
-        tops = choose(inside & (x > tops), x, tops)
-        bottoms = choose(inside & (x < bottoms), x, bottoms)
+        tops = select(inside & (x > tops), x, tops)
+        bottoms = select(inside & (x < bottoms), x, bottoms)
     top, bottom, all_weight = highest(tops), lowest(bottoms), total64(weight)
     if squash == _NO_SQUASH:
         ceiling, floor = max(float(top), high), min(float(bottom), low)
         for i in range(0, N, 16):
             x64 = widen(load(xs, i))
-            x64 = choose(x64 < np.inf, x64, splat64(ceiling))
-            store64(at, i, choose(x64 > -np.inf, x64, splat64(floor)))
+            x64 = select(x64 < np.inf, x64, splat64(ceiling))
+            store64(at, i, select(x64 > -np.inf, x64, splat64(floor)))
         return 0.0, 1.0, all_weight, False
 
     mean, scale, spread = 0.0, 1.0, False
@@ -227,8 +227,8 @@ def places(xs: F32, aw: F32, squash: int, low: float, high: float, at: F64) -> t
             for i in range(0, N, 16):
                 x, a = load(xs, i), load(aw, i)
                 inside = (x > -np.inf) & (x < np.inf)
-                centred = widen(choose(inside, x, none)) - mean
-                squares = squares + widen(choose(inside, a, none)) * centred * centred
+                centred = widen(select(inside, x, none)) - mean
+                squares = squares + widen(select(inside, a, none)) * centred * centred
             variance = total64(squares) / all_weight
             spread = variance > 0.0
         if spread:
@@ -241,7 +241,7 @@ def places(xs: F32, aw: F32, squash: int, low: float, high: float, at: F64) -> t
     return mean, scale, all_weight, spread
 
 
-@borrowing
+@jit_no_refcount
 def places_again(xs: F32, aw: F32, squash: int, mean: float, scale: float, low: float, high: float, at: F64) -> None:
     """``places`` of which mean and scale are known."""
     if squash == _NO_SQUASH:
@@ -250,19 +250,19 @@ def places_again(xs: F32, aw: F32, squash: int, mean: float, scale: float, low: 
         _squashed(xs, squash, mean, scale, at)
 
 
-@borrowing
+@jit_no_refcount
 def _squashed(xs: F32, squash: int, mean: float, scale: float, at: F64) -> None:
     for i in range(0, len(at), 16):
         z = (widen(load(xs, i)) - mean) * scale
-        z = choose(z < 1e9, z, splat64(1e9))
-        z = choose(z > -1e9, z, splat64(-1e9))
+        z = select(z < 1e9, z, splat64(1e9))
+        z = select(z > -1e9, z, splat64(-1e9))
         store64(at, i, z if squash == _ARCTAN else sigmoid64(z))
     if squash == _ARCTAN:
         for i in range(len(at)):
             at[i] = math.atan(at[i]) / math.pi + 0.5
 
 
-@borrowing
+@jit_no_refcount
 def places_backward(
     xs: F32, aw: F32, at: F64, squash: int, mean: float, scale: float, weight: float, spread: bool, unit: float, g: F32
 ) -> None:
@@ -279,24 +279,24 @@ def places_backward(
     if squash == _NO_SQUASH:
         for i in range(0, N, 16):
             x = load(xs, i)
-            store(g, i, choose((x > -np.inf) & (x < np.inf), load(g, i) * unit, splat(0.0)))
+            store(g, i, select((x > -np.inf) & (x < np.inf), load(g, i) * unit, splat(0.0)))
         return
     sums, with_z = none, none
     for i in range(0, N, 16):
         x = load(xs, i)
         inside = (x > -np.inf) & (x < np.inf)
-        z = (widen(choose(inside, x, splat(0.0))) - mean) * scale
+        z = (widen(select(inside, x, splat(0.0))) - mean) * scale
         s = load64(at, i)
         slope = s * (splat64(1.0) - s) if squash == _SIGMOID else splat64(1.0 / math.pi) / (z * z + 1.0)
-        of_z = narrow(choose(inside, widen(load(g, i)) * slope, none))
+        of_z = narrow(select(inside, widen(load(g, i)) * slope, none))
         store(g, i, of_z)
         sums = sums + widen(of_z)
-        with_z = with_z + widen(of_z) * choose(inside, z, none)
+        with_z = with_z + widen(of_z) * select(inside, z, none)
     share = 1.0 / weight if weight > 0.0 else 0.0
     sum_g, sum_gz = total64(sums) * share, total64(with_z) * share if spread else 0.0
     for i in range(0, N, 16):
         x = load(xs, i)
         inside = (x > -np.inf) & (x < np.inf)
-        z = (widen(choose(inside, x, splat(0.0))) - mean) * scale
+        z = (widen(select(inside, x, splat(0.0))) - mean) * scale
         of_x = (widen(load(g, i)) - widen(load(aw, i)) * (z * sum_gz + sum_g)) * (scale * unit)
-        store(g, i, narrow(choose(inside, of_x, none)))
+        store(g, i, narrow(select(inside, of_x, none)))

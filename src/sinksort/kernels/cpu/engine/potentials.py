@@ -22,7 +22,7 @@ import math
 import numpy as np
 
 from .blocks import exp
-from .compile import exact, summing
+from .compile import jit, jit_reassociate
 from .staircase import SAME_MASS, passages
 
 #: n times the decrement at which the last step is taken; what remains after it is of the order of this.
@@ -39,13 +39,13 @@ _LENGTH, _SLOPE, _STEPS, DECREMENT, DONE = 0, 1, 2, 3, 4
 SEARCH = 5
 
 
-@exact
+@jit
 def _middle_holds(c: np.ndarray, d: np.ndarray) -> bool:
     """Whether the second of three targets is not far below the others where these are equally good for a source."""
     return bool(c[0] - c[1] + (d[0] - d[1]) * (c[0] - c[2]) / (d[2] - d[0]) < 500.0)
 
 
-@summing
+@jit_reassociate
 def plan_of(x: np.ndarray, count: int, c: np.ndarray, d: np.ndarray, K: int, p: np.ndarray, work: np.ndarray) -> None:
     """p (K, block) for sources x; work: (2, block)."""
     if K == 2:
@@ -93,7 +93,7 @@ def plan_of(x: np.ndarray, count: int, c: np.ndarray, d: np.ndarray, K: int, p: 
             row[i] *= total[i]
 
 
-@summing
+@jit_reassociate
 def dot(a: np.ndarray, b: np.ndarray, count: int) -> float:
     total = 0.0
     for i in range(count):
@@ -101,7 +101,7 @@ def dot(a: np.ndarray, b: np.ndarray, count: int) -> float:
     return total
 
 
-@summing
+@jit_reassociate
 def _four_dots(a: np.ndarray, p: np.ndarray, k: int, count: int, out: np.ndarray) -> None:
     """Add the dot products of a and rows k to k + 3 of p to out[k], ...: four at a time load a once."""
     p0, p1, p2, p3 = p[k], p[k + 1], p[k + 2], p[k + 3]
@@ -117,7 +117,7 @@ def _four_dots(a: np.ndarray, p: np.ndarray, k: int, count: int, out: np.ndarray
     out[k + 3] += t3
 
 
-@summing
+@jit_reassociate
 def add_columns(
     p: np.ndarray, a: np.ndarray, count: int, K: int, s: np.ndarray, S: np.ndarray, work: np.ndarray
 ) -> None:
@@ -142,7 +142,7 @@ def add_columns(
             S[j, k] += dot(sent, p[k], count)
 
 
-@summing
+@jit_reassociate
 def solve_laplacian(S: np.ndarray, t: np.ndarray, K: int) -> float:
     """t becomes the solution of L t' = t whose first entry is 0; S holds the weights, below the diagonal, and is lost.
 
@@ -174,7 +174,7 @@ def solve_laplacian(S: np.ndarray, t: np.ndarray, K: int) -> float:
     return lost
 
 
-@exact
+@jit
 def slopes_of(y: np.ndarray, eps: float, K: int) -> np.ndarray:
     """(K,): the d_j."""
     d = np.empty(K)
@@ -183,7 +183,7 @@ def slopes_of(y: np.ndarray, eps: float, K: int) -> np.ndarray:
     return d
 
 
-@summing
+@jit_reassociate
 def means(p: np.ndarray, v: np.ndarray, K: int, count: int, out: np.ndarray) -> None:
     """Averages of v (K,) over the targets of each source."""
     for i in range(count):
@@ -194,7 +194,7 @@ def means(p: np.ndarray, v: np.ndarray, K: int, count: int, out: np.ndarray) -> 
             out[i] += row[i] * v_j
 
 
-@summing
+@jit_reassociate
 def add_pulls(
     p: np.ndarray, w: np.ndarray, v: np.ndarray, v_mean: np.ndarray, K: int, count: int, t: np.ndarray
 ) -> None:
@@ -206,7 +206,7 @@ def add_pulls(
         t[j] += total
 
 
-@exact
+@jit
 def begin(c: np.ndarray, K: int, search: np.ndarray) -> None:
     """A search from potentials c (K,); search: (3 K + SEARCH,)."""
     for k in range(len(search)):
@@ -214,7 +214,7 @@ def begin(c: np.ndarray, K: int, search: np.ndarray) -> None:
     search[3 * K + _SLOPE] = math.inf
 
 
-@exact
+@jit
 def advance(s: np.ndarray, S: np.ndarray, b: np.ndarray, K: int, n: float, near: float, search: np.ndarray) -> None:
     """One step of a search, given what ``add_columns`` found at its point (search[:K], moved from here on)."""
     point, base, direction, rest = search[:K], search[K : 2 * K], search[2 * K : 3 * K], search[3 * K :]
@@ -269,7 +269,7 @@ def advance(s: np.ndarray, S: np.ndarray, b: np.ndarray, K: int, n: float, near:
         rest[DONE], rest[DECREMENT] = 1.0, math.inf
 
 
-@exact
+@jit
 def staircase(x: np.ndarray, a: np.ndarray, count: int, b: np.ndarray, d: np.ndarray, K: int, c: np.ndarray) -> None:
     """Potentials of the hard sort for sources x in increasing order, of weight a >= 0; see ``solvers.start``.
 
@@ -287,7 +287,7 @@ def staircase(x: np.ndarray, a: np.ndarray, count: int, b: np.ndarray, d: np.nda
         previous = j
 
 
-@exact
+@jit
 def newton(
     x: np.ndarray, a: np.ndarray, count: int, b: np.ndarray, d: np.ndarray, K: int, n: float, near: float, c: np.ndarray
 ) -> float:

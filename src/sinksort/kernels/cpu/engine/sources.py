@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from .compile import borrowing
+from .compile import jit_no_refcount
 from .maths import F64, I32, I64
-from .vectors import choose, highest64, load64, lowest64, splat64
+from .vectors import highest64, load64, lowest64, select, splat64
 
 
-@borrowing
+@jit_no_refcount
 def padded(n: int) -> int:
     return (n + 15) // 16 * 16
 
 
-@borrowing
+@jit_no_refcount
 def range_of(at: F64, n: int) -> tuple[float, float]:
     whole = n // 16 * 16
     lows, highs = splat64(at[0]), splat64(at[0])
     for i in range(0, whole, 16):
         here = load64(at, i)
-        lows, highs = choose(here < lows, here, lows), choose(here > highs, here, highs)
+        lows, highs = select(here < lows, here, lows), select(here > highs, here, highs)
     low, high = lowest64(lows), highest64(highs)
     for i in range(whole, n):
         low, high = min(low, at[i]), max(high, at[i])
     return low, high
 
 
-@borrowing
+@jit_no_refcount
 def sort_places(at: F64, n: int, low: float, high: float, order: I32, count: I64, out: F64) -> None:
     """``out`` = at[order], increasing: into n buckets of equal width, then by insertion; the last place is repeated."""
     per_unit = (n - 0.5) / (high - low) if high > low else 0.0
@@ -54,7 +54,7 @@ def sort_places(at: F64, n: int, low: float, high: float, order: I32, count: I64
     out[n:] = out[n - 1]
 
 
-@borrowing
+@jit_no_refcount
 def _shell_sort(values: F64, n: int, order: I32) -> None:
     gap = n // 2
     while gap > 0:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .compile import borrowing
+from .compile import jit_no_refcount
 from .maths import F32, F64
 
 #: Cumulative weights closer than this are the same: of weights in double precision, as in ``solvers.start``, and of
@@ -19,7 +19,7 @@ from .maths import F32, F64
 SAME_MASS, SAME_MASS_SINGLE = 1e-9, 2e-6
 
 
-@borrowing
+@jit_no_refcount
 def passages(x: F64, a: F64 | F32, n: int, b: F64, K: int, same: float, z: F64) -> None:
     """z[j] is where sources x of weight a pass from target j to target j + 1, for all but the last of K."""
     before, after, level = 0, 0, 0.0

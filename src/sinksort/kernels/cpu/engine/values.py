@@ -12,7 +12,7 @@ import math
 import numpy as np
 
 from .blocks import ARCTAN, BLOCK, IDENTITY, SIGMOID, Array, Rows, arctan, exp, load, load_weights, store, task_of
-from .compile import compiled, exact, summing
+from .compile import compiled, jit, jit_reassociate
 
 # What is known of a row: the first columns of the state, which the potentials of the targets follow.
 MEAN, SCALE, VARIES = 0, 1, 2  # z = (x - MEAN) * SCALE; VARIES is 0 for a constant row
@@ -32,7 +32,7 @@ _NAN, _ABOVE, _BELOW, _COUNTED_ABOVE, _COUNTED_BELOW = 8, 9, 10, 11, 12
 REPORT = 13
 
 
-@summing
+@jit_reassociate
 def _is_finite(x: np.ndarray, count: int) -> bool:
     beyond = 0
     for i in range(count):
@@ -49,7 +49,7 @@ def _extremes(x: np.ndarray, count: int) -> tuple[float, float]:
     return low, high
 
 
-@exact
+@jit
 def _set_apart(x: np.ndarray, a: np.ndarray, count: int, report: np.ndarray) -> None:
     """Extremes of a block that is not plain; what is not finite is noted and loses its weight."""
     for i in range(count):
@@ -71,7 +71,7 @@ def _set_apart(x: np.ndarray, a: np.ndarray, count: int, report: np.ndarray) -> 
         x[i] = a[i] = 0.0
 
 
-@summing
+@jit_reassociate
 def _block_moments(x: np.ndarray, a: np.ndarray, count: int) -> tuple[float, float, float]:
     weight = total = squares = 0.0
     for i in range(count):
@@ -83,7 +83,7 @@ def _block_moments(x: np.ndarray, a: np.ndarray, count: int) -> tuple[float, flo
     return weight, mean, squares
 
 
-@exact
+@jit
 def _add(report: np.ndarray, weight: float, mean: float, squares: float) -> None:
     """The moments of two parts of a row put together."""
     if weight > 0:
@@ -94,7 +94,7 @@ def _add(report: np.ndarray, weight: float, mean: float, squares: float) -> None
         report[_WEIGHT] = both
 
 
-@exact
+@jit
 def survey(first: int, last: int, rows: Rows, reports: np.ndarray) -> None:
     """Moments and extremes of the pieces of rows: reports (R, pieces, REPORT)."""
     x, a = np.empty(BLOCK), np.empty(BLOCK)
@@ -120,14 +120,14 @@ def survey(first: int, last: int, rows: Rows, reports: np.ndarray) -> None:
             _add(report, weight, mean, squares)
 
 
-@exact
+@jit
 def _squashed(z: float, squash: int) -> float:
     if squash == SIGMOID:
         return 1.0 / (1.0 + exp(-z))
     return arctan(min(max(z, -1e9), 1e9)) / math.pi + 0.5 if squash == ARCTAN else z
 
 
-@exact
+@jit
 def conclude(first: int, last: int, rows: Rows, reports: np.ndarray, ends: np.ndarray, state: np.ndarray) -> None:
     """The head of the state of rows, from the reports of their pieces; ends: (R or 1, 2) outermost targets."""
     for r in range(first, last):
@@ -167,7 +167,7 @@ def conclude(first: int, last: int, rows: Rows, reports: np.ndarray, ends: np.nd
         head[HIGH] = above if report[_ABOVE] > 0 or not report[_LOW] < math.inf else high
 
 
-@exact
+@jit
 def place(x: np.ndarray, count: int, head: np.ndarray, squash: int, out: np.ndarray) -> None:
     """x~ of a block of values."""
     mean, scale = head[MEAN], head[SCALE]
@@ -187,7 +187,7 @@ def place(x: np.ndarray, count: int, head: np.ndarray, squash: int, out: np.ndar
             out[i] = v if v < high else high
 
 
-@exact
+@jit
 def placed_block(rows: Rows, row: int, first: int, count: int, head: np.ndarray, values: np.ndarray, a: np.ndarray,
                  x: np.ndarray) -> None:  # fmt: skip
     """Some values of a row, what they weigh, and where they stand."""
@@ -196,7 +196,7 @@ def placed_block(rows: Rows, row: int, first: int, count: int, head: np.ndarray,
     place(values, count, head, rows.squash, x)
 
 
-@exact
+@jit
 def slopes(x: np.ndarray, x_tilde: np.ndarray, count: int, head: np.ndarray, squash: int, out: np.ndarray) -> None:
     """The derivative of x~ in z (in x, without a squash): zero for infinite values."""
     mean, scale = head[MEAN], head[SCALE]
@@ -211,7 +211,7 @@ def slopes(x: np.ndarray, x_tilde: np.ndarray, count: int, head: np.ndarray, squ
         out[i] = slope if abs(x[i]) < math.inf else 0.0
 
 
-@summing
+@jit_reassociate
 def from_z(
     x: np.ndarray, g: np.ndarray, extra: np.ndarray, count: int, head: np.ndarray, squash: int, sums: np.ndarray
 ) -> None:
@@ -231,7 +231,7 @@ def from_z(
     sums[1] += tilt
 
 
-@exact
+@jit
 def finish(
     first: int, last: int, rows: Rows, index: np.ndarray, state: np.ndarray, sums: np.ndarray, g: Array, out: Array
 ) -> None:

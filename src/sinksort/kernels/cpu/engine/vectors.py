@@ -292,7 +292,7 @@ def widen(typingctx: Any, value: Any) -> Any:  # noqa: ARG001
 
 
 @intrinsic  # type: ignore[misc]
-def choose(typingctx: Any, mask: Any, a: Any, b: Any) -> Any:  # noqa: ARG001
+def select(typingctx: Any, mask: Any, a: Any, b: Any) -> Any:  # noqa: ARG001
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:  # noqa: ARG001
         return builder.select(*args)
 

@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from ..engine.compile import borrowing
+from ..engine.compile import jit_no_refcount
 from ..engine.maths import F32, F64, I64, exp32, larger, power_of_two, size_of, smaller
 from ..engine.staircase import SAME_MASS_SINGLE
-from ..engine.vectors import any_lane, choose, load, load64, narrow, splat, splat64, store, store64
+from ..engine.vectors import any_lane, load, load64, narrow, select, splat, splat64, store, store64
 
 CUT = 16.0  #: reduced cost beyond which nothing is kept: plans are soft, and what is left out is below their rounding
 _SMALL_LOGITS = 400.0  #: range of 2 x~ y / eps up to which single precision gives p to 4e-6
@@ -47,7 +47,7 @@ def _store_four(W: Any, at: Any, a: Any, b: Any, c: Any, d: Any) -> None:
     store(W, at + 48, d)
 
 
-@borrowing
+@jit_no_refcount
 def hard_sort(n: int, N: int, b: F32, K: int, before: I64, after: I64, best: I64) -> None:
     """Which values stand at the boundaries (see ``engine.staircase``), and where each value goes."""
     boundary, one, first, second = 0.0, float(np.float32(1.0 / n)), 0, 0
@@ -65,8 +65,8 @@ def hard_sort(n: int, N: int, b: F32, K: int, before: I64, after: I64, best: I64
         best[i] = j
 
 
-@borrowing
-def many_staircase(t: F64, y: F64, K: int, KP: int, before: I64, after: I64, h: F64) -> None:
+@jit_no_refcount
+def band_staircase(t: F64, y: F64, K: int, KP: int, before: I64, after: I64, h: F64) -> None:
     height = splat64(0.0)
     store64(h, 0, height)
     for j in range(K - 1):
@@ -77,8 +77,8 @@ def many_staircase(t: F64, y: F64, K: int, KP: int, before: I64, after: I64, h: 
         store64(h, 16 * j, height)
 
 
-@borrowing
-def many_band(t: F64, best: I64, N: int, y: F64, h: F64, KP: int, cut: float, lo: I64, hi: I64) -> None:
+@jit_no_refcount
+def band_of_lanes(t: F64, best: I64, N: int, y: F64, h: F64, KP: int, cut: float, lo: I64, hi: I64) -> None:
     """Which targets each block meets: those that cost its first or last source at most ``cut`` in any row."""
     first, last = 0, 0
     for block in range(N // 4):
@@ -96,8 +96,8 @@ def many_band(t: F64, best: I64, N: int, y: F64, h: F64, KP: int, cut: float, lo
         lo[block], hi[block] = first, last
 
 
-@borrowing
-def many_ends(lo: I64, hi: I64, blocks: int, KP: int, width: int, ends: I64) -> None:
+@jit_no_refcount
+def band_ends(lo: I64, hi: I64, blocks: int, KP: int, width: int, ends: I64) -> None:
     """Targets of group g are joined with those before ends_g: with the next group always, with ``width`` at most."""
     for g in range(KP // 4):
         ends[g] = min(4 * g + 8, KP)
@@ -108,8 +108,8 @@ def many_ends(lo: I64, hi: I64, blocks: int, KP: int, width: int, ends: I64) -> 
         ends[g] = max(ends[g], ends[g - 1])
 
 
-@borrowing
-def many_gibbs(t: F64, best: I64, n: int, N: int, y: F64, h: F64, KP: int, even: bool, lo: I64, hi: I64, single: F32,
+@jit_no_refcount
+def band_gibbs(t: F64, best: I64, n: int, N: int, y: F64, h: F64, KP: int, even: bool, lo: I64, hi: I64, single: F32,
                G: F32) -> None:  # fmt: skip
     """G in the band, one at the best target of each source. Scratch: ``single`` (2, K, 16).
 
@@ -145,7 +145,7 @@ def many_gibbs(t: F64, best: I64, n: int, N: int, y: F64, h: F64, KP: int, even:
                 store(G, o + 64 * j + 16, power_of_two(narrow((t1 * yj - hj - r1) * _LOG2E)))
 
 
-@borrowing
+@jit_no_refcount
 def _by_ratios(t: F64, best: I64, N: int, distance: float, h: F64, KP: int, lo: I64, hi: I64, single: F32,
                G: F32) -> None:  # fmt: skip
     middle = (load64(t, 0) + load64(t, 16 * N - 16)) * (0.5 * distance)
@@ -168,8 +168,8 @@ def _by_ratios(t: F64, best: I64, N: int, distance: float, h: F64, KP: int, lo: 
             store(G, of_block + 64 * j, g)
 
 
-@borrowing
-def many_rows(G: F32, N: int, KP: int, lo: I64, hi: I64, u: F32, v: F32) -> None:
+@jit_no_refcount
+def band_rows_of(G: F32, N: int, KP: int, lo: I64, hi: I64, u: F32, v: F32) -> None:
     """v_i = 1 / sum_j G_ij u_j."""
     for block in range(N // 4):
         o, i = 64 * block * KP, 64 * block
@@ -181,8 +181,8 @@ def many_rows(G: F32, N: int, KP: int, lo: I64, hi: I64, u: F32, v: F32) -> None
         _store_four(v, i, splat(1.0) / l0, splat(1.0) / l1, splat(1.0) / l2, splat(1.0) / l3)
 
 
-@borrowing
-def many_scale(G: F32, n: int, N: int, KP: int, best: I64, lo: I64, hi: I64, u: F32, v: F32, s: F32,
+@jit_no_refcount
+def band_scale(G: F32, n: int, N: int, KP: int, best: I64, lo: I64, hi: I64, u: F32, v: F32, s: F32,
                flow: F32) -> None:  # fmt: skip
     """v, s_j = sum_i a_i v_i G_ij, and what flows to other than the best targets."""
     one, kept = np.float32(1.0 / n), splat(0.0)
@@ -214,8 +214,8 @@ def many_scale(G: F32, n: int, N: int, KP: int, best: I64, lo: I64, hi: I64, u: 
     store(flow, 0, splat(1.0) - kept)
 
 
-@borrowing
-def many_edges(G: F32, n: int, N: int, KP: int, lo: I64, hi: I64, u: F32, v: F32, ends: I64, width: int, Q: F32,
+@jit_no_refcount
+def band_edges(G: F32, n: int, N: int, KP: int, lo: I64, hi: I64, u: F32, v: F32, ends: I64, width: int, Q: F32,
                W: F32) -> None:  # fmt: skip
     """W = sum_i a_i p_i p_i^T above its diagonal, where targets are joined; of p only what is between lo and hi."""
     blocks, one = N // 4, np.float32(np.sqrt(1.0 / n))
@@ -255,11 +255,11 @@ def many_edges(G: F32, n: int, N: int, KP: int, lo: I64, hi: I64, u: F32, v: F32
 
 @njit(forceinline=True)
 def _inverse(pivot: Any) -> Any:
-    return choose(pivot > _TINY, splat(1.0) / pivot, splat(0.0))
+    return select(pivot > _TINY, splat(1.0) / pivot, splat(0.0))
 
 
-@borrowing
-def many_eliminate(W: F32, KP: int, width: int, ends: I64, b: F64, flow: F32, inv: F32) -> None:
+@jit_no_refcount
+def band_eliminate(W: F32, KP: int, width: int, ends: I64, b: F64, flow: F32, inv: F32) -> None:
     """``row.newton.eliminate``: four nodes among themselves, then the others by all four at once."""
     ground = load(flow, 0) * _RIDGE
     for k in range(0, KP, 4):
@@ -303,8 +303,8 @@ def many_eliminate(W: F32, KP: int, width: int, ends: I64, b: F64, flow: F32, in
                 store(W, row + c, load(W, row + c) + left + right)
 
 
-@borrowing
-def many_substitute(W: F32, K: int, KP: int, width: int, ends: I64, inv: F32, z: F32, x: F32) -> None:
+@jit_no_refcount
+def band_substitute(W: F32, K: int, KP: int, width: int, ends: I64, inv: F32, z: F32, x: F32) -> None:
     """x = L^-1 z, zero at the last node; z is used up."""
     for k in range(K - 1):
         o, count = 16 * (k * width - k // 4 * 4), 16 * ends[k // 4]
@@ -324,8 +324,8 @@ def many_substitute(W: F32, K: int, KP: int, width: int, ends: I64, inv: F32, z:
         store(x, 16 * k, load(x, 16 * k) + (even + odd) * load(inv, 16 * k))
 
 
-@borrowing
-def many_newton(G: F32, n: int, N: int, K: int, KP: int, best: I64, lo: I64, hi: I64, near_lo: I64, near_hi: I64,
+@jit_no_refcount
+def band_newton(G: F32, n: int, N: int, K: int, KP: int, best: I64, lo: I64, hi: I64, near_lo: I64, near_hi: I64,
                 b: F64, ends: I64, width: int, Q: F32, W: F32, inv: F32, u: F32, v: F32, s: F32, z: F32, flow: F32,
                 error: F32) -> int:  # fmt: skip
     """u: a step of Sinkhorn, then Newton's, whose matrix is kept while errors fall fast. Returns how many."""
@@ -333,7 +333,7 @@ def many_newton(G: F32, n: int, N: int, K: int, KP: int, best: I64, lo: I64, hi:
     for j in range(KP):
         store(u, 16 * j, splat(b[j]))
     for step in range(_MOST_STEPS):
-        many_scale(G, n, N, KP, best, lo, hi, u, v, s, flow)
+        band_scale(G, n, N, KP, best, lo, hi, u, v, s, flow)
         errors = splat(0.0)
         for j in range(KP):
             off = splat(b[j]) - load(u, 16 * j) * load(s, 16 * j)
@@ -352,12 +352,12 @@ def many_newton(G: F32, n: int, N: int, K: int, KP: int, best: I64, lo: I64, hi:
                 store(u, o, splat(b[j]) / larger(load(s, o), splat(_TINY)))
             continue
         if step == 1 or any_lane((errors > near) & (errors > before * _KEEP)):
-            many_edges(G, n, N, KP, near_lo, near_hi, u, v, ends, width, Q, W)
-            many_eliminate(W, KP, width, ends, b, flow, inv)
+            band_edges(G, n, N, KP, near_lo, near_hi, u, v, ends, width, Q, W)
+            band_eliminate(W, KP, width, ends, b, flow, inv)
         if done:  # the way back needs the matrix
             return step
         before = errors
-        many_substitute(W, K, KP, width, ends, inv, z, z)
+        band_substitute(W, K, KP, width, ends, inv, z, z)
         centre = splat(0.0)
         for j in range(K):
             centre = centre + load(z, 16 * j) * np.float32(b[j])

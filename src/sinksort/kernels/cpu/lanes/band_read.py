@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..engine.compile import borrowing
+from ..engine.compile import jit_no_refcount
 from ..engine.maths import F32, F64, I64, larger, size_of
-from ..engine.vectors import any_lane, choose, load, splat, store
+from ..engine.vectors import any_lane, load, select, splat, store
 from ..row.read import ERRORS
-from .band import many_substitute
+from .band import band_substitute
 
 _REFINED = np.float32(2e-5)  #: how far lambda may still be off
 _MOST_REFINEMENTS = 8
 
 
-@borrowing
-def many_pulled(G: F32, N: int, K: int, KP: int, lo: I64, hi: I64, u: F32, phi: F32, last: F32, lasts: int,
+@jit_no_refcount
+def band_pulled(G: F32, N: int, K: int, KP: int, lo: I64, hi: I64, u: F32, phi: F32, last: F32, lasts: int,
                 scaled: F32, out: F32, error: F32) -> None:  # fmt: skip
     """``row.read.pulled``: sum_j p_ij phi_j, and the error of the rule. Scratch: ``scaled`` (5, KP, 16).
 
@@ -59,11 +59,11 @@ def many_pulled(G: F32, N: int, K: int, KP: int, lo: I64, hi: I64, u: F32, phi: 
         worst = larger(worst, (a0 * a0 + b0 * b0 + c0 * c0 + d0 * d0) * v0 * v0)
         worst = larger(worst, (a1 * a1 + b1 * b1 + c1 * c1 + d1 * d1) * v1 * v1)
     worst, known = worst * np.float32(ERRORS), load(error, 0)
-    store(error, 0, choose(worst > known, worst, known))  # an error that is not a number stays
+    store(error, 0, select(worst > known, worst, known))  # an error that is not a number stays
 
 
-@borrowing
-def many_covariances(G: F32, N: int, KP: int, best: I64, lo: I64, hi: I64, u: F32, v: F32, F: F32, y: F64, mean: F32,
+@jit_no_refcount
+def band_covariances(G: F32, N: int, KP: int, best: I64, lo: I64, hi: I64, u: F32, v: F32, F: F32, y: F64, mean: F32,
                      cov: F32) -> None:  # fmt: skip
     """mean_i = E_i F, less F at the best target of the block, and cov_i = Cov_i(F, y)."""
     for block in range(N // 4):
@@ -96,8 +96,8 @@ def many_covariances(G: F32, N: int, KP: int, best: I64, lo: I64, hi: I64, u: F3
         store(cov, i + 48, (c3 - m3 * y3) * v3)
 
 
-@borrowing
-def many_tensions(G: F32, N: int, KP: int, best: I64, lo: I64, hi: I64, u: F32, v: F32, w: F32, F: F32, mean: F32,
+@jit_no_refcount
+def band_right_sides(G: F32, N: int, KP: int, best: I64, lo: I64, hi: I64, u: F32, v: F32, w: F32, F: F32, mean: F32,
                   known: bool, t: F32) -> None:  # fmt: skip
     """t_j = sum_i w_i p_ij (F_j - E_i F). Where the means are not ``known`` they are made on the way."""
     for j in range(0, 16 * KP, 16):
@@ -128,26 +128,26 @@ def many_tensions(G: F32, N: int, KP: int, best: I64, lo: I64, hi: I64, u: F32, 
         store(t, j, load(t, j) * load(u, j))
 
 
-@borrowing
-def many_refined(G: F32, N: int, K: int, KP: int, best: I64, lo: I64, hi: I64, u: F32, v: F32, a: F32, t: F32, W: F32,
+@jit_no_refcount
+def band_refined(G: F32, N: int, K: int, KP: int, best: I64, lo: I64, hi: I64, u: F32, v: F32, a: F32, t: F32, W: F32,
                  width: int, ends: I64, inv: F32, z: F32, lam: F32) -> bool:  # fmt: skip
     """lambda = L^+ t by a matrix near L, refined until the next step would be small in all rows; false if it is not."""
     before = splat(1.0)
     for j in range(0, 16 * KP, 16):
         store(z, j, load(t, j))
-    many_substitute(W, K, KP, width, ends, inv, z, lam)
+    band_substitute(W, K, KP, width, ends, inv, z, lam)
     for _ in range(_MOST_REFINEMENTS):
-        many_tensions(G, N, KP, best, lo, hi, u, v, a, lam, z, False, z)
+        band_right_sides(G, N, KP, best, lo, hi, u, v, a, lam, z, False, z)
         for j in range(0, 16 * KP, 16):
             store(z, j, load(t, j) - load(z, j))
-        many_substitute(W, K, KP, width, ends, inv, z, z)
+        band_substitute(W, K, KP, width, ends, inv, z, z)
         steps, sizes = splat(0.0), splat(0.0)
         for j in range(0, 16 * KP, 16):
             step = load(z, j)
             now = load(lam, j) + step
             store(lam, j, now)
             steps, sizes = larger(steps, size_of(step)), larger(sizes, size_of(now))
-        moved = steps / choose(sizes > 0.0, sizes, splat(1.0))
+        moved = steps / select(sizes > 0.0, sizes, splat(1.0))
         if not any_lane(moved * moved > before * _REFINED):
             return True
         before = moved

@@ -10,35 +10,35 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..engine.compile import borrowing, exact
+from ..engine.compile import jit, jit_no_refcount
 from ..engine.maths import F32, F64, I64, in_lines, larger, size_of
-from ..engine.vectors import choose, load, load64, narrow, splat, splat64, store, store64, widen
+from ..engine.vectors import load, load64, narrow, select, splat, splat64, store, store64, widen
 from ..row.all_targets import all_targets, pull_ruled, ruled_backward
-from ..row.double_backward import CANCELLED, careful
+from ..row.double_backward import CANCELLED, double_backward
 from ..row.read import BEFORE_LASTS, LASTS
 from ..row.solve import ACCEPTED, pull_rows, rows_backward
 from ..row.work import state_parts, state_size
 from .band import (
     CUT,
     NEAR,
+    band_edges,
+    band_eliminate,
+    band_ends,
+    band_gibbs,
+    band_newton,
+    band_of_lanes,
+    band_rows_of,
+    band_staircase,
     hard_sort,
-    many_band,
-    many_edges,
-    many_eliminate,
-    many_ends,
-    many_gibbs,
-    many_newton,
-    many_rows,
-    many_staircase,
 )
-from .band_read import many_covariances, many_pulled, many_refined, many_tensions
+from .band_read import band_covariances, band_pulled, band_refined, band_right_sides
 from .plan import lane_places, lane_places_backward
 
 XS, INDEX, V, MASS, WEIGHT, MEAN, COV, COV_2 = range(8)  # rows of Many.n32, each of the sources
 U, S, Z, TENSION, LAM, PHI, INV = range(7)  # rows of Many.k32, each of the targets
 BEST, BEFORE, AFTER, LO, HI, NEAR_LO, NEAR_HI, ENDS = range(8)  # rows of Many.table
 
-MODERATE = 192  #: the longest rows that are worked on here
+MOST_IN_BAND = 192  #: the longest rows that are worked on here
 _WIDTH = 40  #: how many targets a target is joined with in the matrix that is kept
 _SOFT = np.float32(0.5)  #: least share of the weight that is not where the hard sort puts it
 _LARGEST_LOGIT, _ROUNDING = 1e9, np.float32(1e-6)
@@ -58,8 +58,8 @@ class Layout(NamedTuple):
     size: int
 
 
-@exact
-def many_layout(n: int, K: int, m: int) -> Layout:
+@jit
+def band_layout(n: int, K: int, m: int) -> Layout:
     KP = (K + 3) // 4 * 4
     width = min(KP, _WIDTH)
     inv, W = 16 * KP, 32 * KP
@@ -70,7 +70,7 @@ def many_layout(n: int, K: int, m: int) -> Layout:
     return Layout(inv, W, order, flag, lanes, other, max(lanes + other, state_size(n, K, m)))
 
 
-class Many(NamedTuple):
+class BandShape(NamedTuple):
     """Scratch of a thread, and what is the same for all rows."""
 
     n32: F32
@@ -91,10 +91,10 @@ class Many(NamedTuple):
     even: bool
 
 
-@exact
-def many_for(n: int, K: int, ruled: bool, y: F32, b: F32) -> Many:
+@jit
+def band_for(n: int, K: int, ruled: bool, y: F32, b: F32) -> BandShape:
     N, KP = (n + 3) // 4 * 4, (K + 3) // 4 * 4
-    k = Many(
+    k = BandShape(
         in_lines(8 * 16 * N, np.float32).reshape(8, 16 * N),
         in_lines(16 * N, np.float64),
         in_lines(16 * N, np.float64),
@@ -121,7 +121,7 @@ def many_for(n: int, K: int, ruled: bool, y: F32, b: F32) -> Many:
     return k
 
 
-@borrowing
+@jit_no_refcount
 def _evenly(y: F32, K: int) -> bool:
     """Whether targets are at equal distances, but for the rounding of their places; K is a multiple of four."""
     if K < 4 or K % 4 > 0:
@@ -132,7 +132,7 @@ def _evenly(y: F32, K: int) -> bool:
     return bool(off < 2e-7 * abs(y[K - 1] - y[0]))
 
 
-@borrowing
+@jit_no_refcount
 def _sort(xs: F32, index: F32, n: int) -> None:
     """Sorts each lane of xs, and takes ``index`` along: Batcher's odd-even merge sort, whose exchanges are fixed."""
     run, bits = 1, 1
@@ -145,23 +145,23 @@ def _sort(xs: F32, index: F32, n: int) -> None:
                         low, high = 16 * i, 16 * (i + distance)
                         a, b, its_a, its_b = load(xs, low), load(xs, high), load(index, low), load(index, high)
                         wrong = a > b
-                        store(xs, low, choose(wrong, b, a))
-                        store(xs, high, choose(wrong, a, b))
-                        store(index, low, choose(wrong, its_b, its_a))
-                        store(index, high, choose(wrong, its_a, its_b))
+                        store(xs, low, select(wrong, b, a))
+                        store(xs, high, select(wrong, a, b))
+                        store(index, low, select(wrong, its_b, its_a))
+                        store(index, high, select(wrong, its_a, its_b))
             distance //= 2
         run, bits = 2 * run, bits + 1
 
 
-@borrowing
-def _places(k: Many, n: int, squash: int, eps: float) -> None:
+@jit_no_refcount
+def _places(k: BandShape, n: int, squash: int, eps: float) -> None:
     """Places of the values in XS, and t."""
     lane_places(k.n32[XS], k.n32[MASS], n, squash, k.ends[0], k.ends[1], k.at, k.moments)
     for i in range(0, len(k.t), 16):
         store64(k.t, i, load64(k.at, min(i, 16 * n - 16)) * (2.0 / eps))
 
 
-@borrowing
+@jit_no_refcount
 def _balance(weight: F32, n: int) -> None:
     """``row.double_backward.balanced`` for values that weigh the same."""
     whole = splat64(0.0)
@@ -172,32 +172,33 @@ def _balance(weight: F32, n: int) -> None:
         w = load(weight, i)
         most, left = larger(most, size_of(w)), larger(left, size_of(w - mean))
     for i in range(0, 16 * n, 16):
-        store(weight, i, choose(left < most * _ROUNDING, splat(0.0), load(weight, i) - mean))
+        store(weight, i, select(left < most * _ROUNDING, splat(0.0), load(weight, i) - mean))
 
 
-@borrowing
-def _plan(k: Many, n: int, K: int, width: int) -> None:
+@jit_no_refcount
+def _plan(k: BandShape, n: int, K: int, width: int) -> None:
     """Band and G from the places in ``t``."""
     N, KP, table = len(k.t) // 16, len(k.y), k.table
-    many_staircase(k.t, k.y, K, KP, table[BEFORE], table[AFTER], k.h)
-    many_band(k.t, table[BEST], N, k.y, k.h, KP, CUT, table[LO], table[HI])
-    many_band(k.t, table[BEST], N, k.y, k.h, KP, NEAR, table[NEAR_LO], table[NEAR_HI])
-    many_ends(table[NEAR_LO], table[NEAR_HI], N // 4, KP, width, table[ENDS])
-    many_gibbs(k.t, table[BEST], n, N, k.y, k.h, KP, k.even, table[LO], table[HI], k.scaled, k.G)
+    band_staircase(k.t, k.y, K, KP, table[BEFORE], table[AFTER], k.h)
+    band_of_lanes(k.t, table[BEST], N, k.y, k.h, KP, CUT, table[LO], table[HI])
+    band_of_lanes(k.t, table[BEST], N, k.y, k.h, KP, NEAR, table[NEAR_LO], table[NEAR_HI])
+    band_ends(table[NEAR_LO], table[NEAR_HI], N // 4, KP, width, table[ENDS])
+    band_gibbs(k.t, table[BEST], n, N, k.y, k.h, KP, k.even, table[LO], table[HI], k.scaled, k.G)
 
 
-@exact
-def pull_many(begin: int, end: int, x: F32, a: F32, y: F32, b: F32, phi: F32, last: F32, eps: F32, n: int, K: int,
+@jit
+def pull_band(begin: int, end: int, x: F32, a: F32, y: F32, b: F32, phi: F32, last: F32, eps: F32, n: int, K: int,
               m: int, squash: int, steps: _Steps, out: F32, state: F32, errors: F32) -> None:  # fmt: skip
     """Rows 16 begin to 16 end, by ``pull_ruled`` where there are no sixteen. All steps are 0."""
-    k = many_for(n, K, len(last) > 0, y, b)
+    k = band_for(n, K, len(last) > 0, y, b)
     _pull(k, begin, end, x, a, y, b, phi, last, eps, n, K, m, squash, steps, out, state, errors)
 
 
-@borrowing
-def _pull(k: Many, begin: int, end: int, x: F32, a: F32, y: F32, b: F32, phi: F32, last: F32, eps: F32, n: int, K: int,
+@jit_no_refcount
+def _pull(k: BandShape, begin: int, end: int, x: F32, a: F32, y: F32, b: F32, phi: F32, last: F32, eps: F32, n: int,
+          K: int,
           m: int, squash: int, steps: _Steps, out: F32, state: F32, errors: F32) -> None:  # fmt: skip
-    at, N, KP, R = many_layout(n, K, m), (n + 3) // 4 * 4, (K + 3) // 4 * 4, len(errors)
+    at, N, KP, R = band_layout(n, K, m), (n + 3) // 4 * 4, (K + 3) // 4 * 4, len(errors)
     width, e, lasts = min(KP, _WIDTH), np.float64(eps[0]), LASTS if len(last) > 0 else 0
     table, integers = k.table, state.view(np.int32)
     for group in range(begin, end):
@@ -222,10 +223,10 @@ def _pull(k: Many, begin: int, end: int, x: F32, a: F32, y: F32, b: F32, phi: F3
         _places(k, n, squash, e)
         _plan(k, n, K, width)
         u, flow, error, read = state[base:], k.one[0], k.one[1], k.n32[COV]
-        many_newton(k.G, n, N, K, KP, table[BEST], table[LO], table[HI], table[NEAR_LO], table[NEAR_HI], k.b,
+        band_newton(k.G, n, N, K, KP, table[BEST], table[LO], table[HI], table[NEAR_LO], table[NEAR_HI], k.b,
                     table[ENDS], width, k.Q, state[base + at.W :], state[base + at.inv :], u, k.n32[V], k.k32[S],
                     k.k32[Z], flow, error)  # fmt: skip
-        many_pulled(k.G, N, K, KP, table[LO], table[HI], u, phi, last[BEFORE_LASTS * K :], lasts, k.scaled, read, error)
+        band_pulled(k.G, N, K, KP, table[LO], table[HI], u, phi, last[BEFORE_LASTS * K :], lasts, k.scaled, read, error)
         for lane in range(16):
             row = first + lane
             answer = out[row * n : row * n + n]
@@ -243,7 +244,7 @@ def _pull(k: Many, begin: int, end: int, x: F32, a: F32, y: F32, b: F32, phi: F3
                 answer[orders[16 * i + lane]] = read[16 * i + lane]
 
 
-@exact
+@jit
 def _by_others(row: int, x: F32, a: F32, y: F32, b: F32, phi: F32, last: F32, eps: F32, n: int, K: int, m: int,
                squash: int, steps: _Steps, out: F32, state: F32, errors: F32) -> None:  # fmt: skip
     none, one = np.int64(0), np.int64(1)
@@ -252,18 +253,19 @@ def _by_others(row: int, x: F32, a: F32, y: F32, b: F32, phi: F32, last: F32, ep
               True, none, squash, steps, out[row * n :], state, errors[row:])  # fmt: skip
 
 
-@exact
-def many_backward(begin: int, end: int, x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K: int, m: int,
+@jit
+def band_backward(begin: int, end: int, x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K: int, m: int,
                   ruled: bool, squash: int, push: bool, steps: _Steps, w: F32, grad: F32,
                   state: F32) -> None:  # fmt: skip
-    k = many_for(n, K, ruled, y, b)
+    k = band_for(n, K, ruled, y, b)
     _backward(k, begin, end, x, a, y, b, phi, eps, n, K, m, squash, push, steps, w, grad, state)
 
 
-@borrowing
-def _backward(k: Many, begin: int, end: int, x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K: int, m: int,
+@jit_no_refcount
+def _backward(k: BandShape, begin: int, end: int, x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K: int,
+              m: int,
               squash: int, push: bool, steps: _Steps, w: F32, grad: F32, state: F32) -> None:  # fmt: skip
-    at, N, KP, R = many_layout(n, K, m), (n + 3) // 4 * 4, (K + 3) // 4 * 4, len(grad) // n
+    at, N, KP, R = band_layout(n, K, m), (n + 3) // 4 * 4, (K + 3) // 4 * 4, len(grad) // n
     width, e, integers = min(KP, _WIDTH), np.float64(eps[0]), state.view(np.int32)
     best, lo, hi = k.table[BEST], k.table[LO], k.table[HI]
     v, mass, weight, mean, cov, cov_2 = k.n32[V], k.n32[MASS], k.n32[WEIGHT], k.n32[MEAN], k.n32[COV], k.n32[COV_2]
@@ -286,25 +288,25 @@ def _backward(k: Many, begin: int, end: int, x: F32, a: F32, y: F32, b: F32, phi
         _places(k, n, squash, e)
         _plan(k, n, K, width)
         u, W, inv = state[base : base + at.inv], state[base + at.W :], state[base + at.inv :]
-        many_rows(k.G, N, KP, lo, hi, u, v)
-        many_covariances(k.G, N, KP, best, lo, hi, u, v, k.k32[PHI], k.y, mean, cov)
-        many_tensions(k.G, N, KP, best, lo, hi, u, v, weight, k.k32[PHI], mean, True, k.k32[TENSION])
-        if not many_refined(k.G, N, K, KP, best, lo, hi, u, v, mass, k.k32[TENSION], W, width, k.table[ENDS], inv,
+        band_rows_of(k.G, N, KP, lo, hi, u, v)
+        band_covariances(k.G, N, KP, best, lo, hi, u, v, k.k32[PHI], k.y, mean, cov)
+        band_right_sides(k.G, N, KP, best, lo, hi, u, v, weight, k.k32[PHI], mean, True, k.k32[TENSION])
+        if not band_refined(k.G, N, K, KP, best, lo, hi, u, v, mass, k.k32[TENSION], W, width, k.table[ENDS], inv,
                             k.k32[Z], k.k32[LAM]):  # fmt: skip
-            many_ends(lo, hi, N // 4, KP, KP, k.table[ENDS])
-            many_edges(k.G, n, N, KP, lo, hi, u, v, k.table[ENDS], KP, k.Q, k.W)
+            band_ends(lo, hi, N // 4, KP, KP, k.table[ENDS])
+            band_edges(k.G, n, N, KP, lo, hi, u, v, k.table[ENDS], KP, k.Q, k.W)
             k.one[0, :] = 1.0
-            many_eliminate(k.W, KP, KP, k.table[ENDS], k.b, k.one[0], k.k32[INV])
-            many_refined(k.G, N, K, KP, best, lo, hi, u, v, mass, k.k32[TENSION], k.W, KP, k.table[ENDS], k.k32[INV],
+            band_eliminate(k.W, KP, KP, k.table[ENDS], k.b, k.one[0], k.k32[INV])
+            band_refined(k.G, N, K, KP, best, lo, hi, u, v, mass, k.k32[TENSION], k.W, KP, k.table[ENDS], k.k32[INV],
                          k.k32[Z], k.k32[LAM])  # fmt: skip
-        many_covariances(k.G, N, KP, best, lo, hi, u, v, k.k32[LAM], k.y, mean, cov_2)
+        band_covariances(k.G, N, KP, best, lo, hi, u, v, k.k32[LAM], k.y, mean, cov_2)
         parts, whole, per_eps = splat(0.0), splat(0.0), np.float32(2.0 / e)
         for i in range(0, 16 * n, 16):
             part = load(weight, i) * load(cov, i)
             along = part - load(mass, i) * load(cov_2, i)
             parts, whole = larger(parts, size_of(part)), larger(whole, size_of(along))
             store(cov, i, along * per_eps)
-        store(k.one[1], 0, choose(whole < parts * CANCELLED, splat(1.0), splat(0.0)))
+        store(k.one[1], 0, select(whole < parts * CANCELLED, splat(1.0), splat(0.0)))
         for lane in range(16):
             if k.one[1, lane] > 0.0:
                 _carefully(k, lane, n, b, phi, K, e, u)
@@ -323,7 +325,7 @@ def _backward(k: Many, begin: int, end: int, x: F32, a: F32, y: F32, b: F32, phi
                 answer[orders[16 * i + lane]] = cov[16 * i + lane]
 
 
-@exact
+@jit
 def _by_others_backward(row: int, x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K: int, m: int,
                         squash: int, push: bool, steps: _Steps, w: F32, answer: F32, state: F32) -> None:  # fmt: skip
     none, one = np.int64(0), np.int64(1)
@@ -332,11 +334,11 @@ def _by_others_backward(row: int, x: F32, a: F32, y: F32, b: F32, phi: F32, eps:
                   steps, w[row * n :], answer, state)  # fmt: skip
 
 
-@exact
-def _carefully(k: Many, lane: int, n: int, b: F32, phi: F32, K: int, eps: float, u: F32) -> None:
+@jit
+def _carefully(k: BandShape, lane: int, n: int, b: F32, phi: F32, K: int, eps: float, u: F32) -> None:
     """The cotangent of x~ of one row once more."""
     out = np.empty(n, np.float32)
-    careful(k.at[lane::16].copy(), k.n32[MASS, lane::16].copy(), n, k.n32[WEIGHT, lane::16].copy(), k.y,
+    double_backward(k.at[lane::16].copy(), k.n32[MASS, lane::16].copy(), n, k.n32[WEIGHT, lane::16].copy(), k.y,
             b.astype(np.float64), k.h[lane::16].copy(), u[lane::16].copy(), phi, K, eps, out)  # fmt: skip
     for i in range(n):
         k.n32[COV, 16 * i + lane] = out[i]

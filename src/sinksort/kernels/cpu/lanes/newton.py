@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..engine.compile import borrowing
+from ..engine.compile import jit_no_refcount
 from ..engine.maths import F32, exp32, larger, size_of, smaller
-from ..engine.vectors import any_lane, choose, load, narrow, splat, splat64, store, widen
+from ..engine.vectors import any_lane, load, narrow, select, splat, splat64, store, widen
 from .plan import lane_rows
 
 _ROUNDING = 2e-7  #: of weights in single precision
@@ -20,14 +20,14 @@ _KEEP, _NEAR = np.float32(0.2), np.float32(0.05)  #: a matrix is kept if it left
 _LEFT = np.float32(1e-7)  #: of the potentials, which sorted values do not show: then steps need not go on
 
 
-@borrowing
+@jit_no_refcount
 def lane_excesses(aw: F32, best: F32, numbers: F32, n: int, b: F32, K: int, excess: F32) -> None:
     """``row.newton.excesses``; nothing is summed where all targets have what they should, to the last bit."""
     off = splat(0.0)
     for j in range(K):
         lack = load(b, 16 * j)
         for i in range(0, 16 * n, 16):
-            lack = choose(load(best, i) == numbers[j], lack - load(aw, i), lack)
+            lack = select(load(best, i) == numbers[j], lack - load(aw, i), lack)
         store(excess, 16 * j, lack)
         off = larger(off, size_of(lack))
     if not any_lane(off > 0.0):
@@ -41,12 +41,12 @@ def lane_excesses(aw: F32, best: F32, numbers: F32, n: int, b: F32, K: int, exce
         bj = widen(load(b, 16 * j))
         lacks = bj - over * bj
         for i in range(n):
-            lacks = lacks - widen(choose(load(best, 16 * i) == numbers[j], load(aw, 16 * i), splat(0.0)))
+            lacks = lacks - widen(select(load(best, 16 * i) == numbers[j], load(aw, 16 * i), splat(0.0)))
         close = larger(lacks, splat64(0.0) - lacks) > bj * _ROUNDING
-        store(excess, 16 * j, narrow(choose(close, lacks, splat64(0.0))))
+        store(excess, 16 * j, narrow(select(close, lacks, splat64(0.0))))
 
 
-@borrowing
+@jit_no_refcount
 def lane_lacks(G: F32, n: int, K: int, best: F32, numbers: F32, excess: F32, u: F32, av: F32, leaving: F32,
                rho: F32) -> None:  # fmt: skip
     """rho_j = excess_j + what leaves it (from sources for which it is best) - u_j sum_i a_i v_i G_ij."""
@@ -59,25 +59,25 @@ def lane_lacks(G: F32, n: int, K: int, best: F32, numbers: F32, excess: F32, u: 
             av_i, leaves, at_best = load(av, i), load(leaving, i), load(best, i)
             s_j = s_j + load(G, i * K + 16 * j) * av_i
             s_k = s_k + load(G, i * K + 16 * k) * av_i
-            off_j = choose(at_best == number_j, off_j + leaves, off_j)
-            off_k = choose(at_best == number_k, off_k + leaves, off_k)
+            off_j = select(at_best == number_j, off_j + leaves, off_j)
+            off_k = select(at_best == number_k, off_k + leaves, off_k)
         store(rho, 16 * j, off_j - load(u, 16 * j) * s_j)
         store(rho, 16 * k, off_k - load(u, 16 * k) * s_k)
 
 
-@borrowing
+@jit_no_refcount
 def lane_plan(G: F32, n: int, K: int, aw: F32, best: F32, numbers: F32, u: F32, v: F32, P: F32, Q: F32) -> None:
     """p and a p."""
     for i in range(n):
         at_best, vi, a = load(best, 16 * i), load(v, 16 * i), load(aw, 16 * i)
         for j in range(K):
             o = 16 * (i * K + j)
-            p = choose(at_best == numbers[j], splat(1.0), load(G, o)) * (vi * load(u, 16 * j))
+            p = select(at_best == numbers[j], splat(1.0), load(G, o)) * (vi * load(u, 16 * j))
             store(P, o, p)
             store(Q, o, p * a)
 
 
-@borrowing
+@jit_no_refcount
 def lane_eliminate(P: F32, Q: F32, n: int, K: int, ground: F32, inv: F32) -> None:
     """The edges W = Q^T P of L = diag - W, for Q_ij = a_i p_ij, eliminated without subtractions; and 1 / pivots.
 
@@ -105,7 +105,7 @@ def lane_eliminate(P: F32, Q: F32, n: int, K: int, ground: F32, inv: F32) -> Non
             store(P, end + row + c, v_0)
             store(P, end + row + c + 16, v_1)
             pivot = pivot + (w_0 + w_1 if c + 16 < row else w_0)
-        inverse = choose(pivot > _UNJOINED, splat(1.0) / pivot, zero)
+        inverse = select(pivot > _UNJOINED, splat(1.0) / pivot, zero)
         store(inv, at, inverse)
         store(P, end + at + 16, between)
         factor = between * inverse
@@ -116,14 +116,14 @@ def lane_eliminate(P: F32, Q: F32, n: int, K: int, ground: F32, inv: F32) -> Non
             store(Q, end + c, first * inverse)
             store(P, end + row + c, second)
             pivot = pivot + second
-        inverse = choose(pivot > _UNJOINED, splat(1.0) / pivot, zero)
+        inverse = select(pivot > _UNJOINED, splat(1.0) / pivot, zero)
         store(inv, at + 16, inverse)
         for c in range(end + row + at + 32, end + 2 * row, 16):
             store(Q, c, load(P, c) * inverse)
     store(inv, row - 16, zero)
 
 
-@borrowing
+@jit_no_refcount
 def lane_substitute(P: F32, n: int, K: int, inv: F32, z: F32, x: F32) -> None:
     """x = L^-1 z, zero at the last node, by the edges behind the n rows of P. x may be z."""
     last, row, W = splat(0.0), 16 * K, 16 * n * K  # last: what was stored just now is slow to load
@@ -144,7 +144,7 @@ def lane_substitute(P: F32, n: int, K: int, inv: F32, z: F32, x: F32) -> None:
         store(x, k, last)
 
 
-@borrowing
+@jit_no_refcount
 def lane_newton(G: F32, n: int, K: int, aw: F32, best: F32, numbers: F32, b: F32, excess: F32, P: F32, Q: F32,
                 inv: F32, u: F32, v: F32, av: F32, leaving: F32, small: F32, error: F32) -> None:  # fmt: skip
     """``row.newton.newton``: a row that is done waits for the others. Scratch: ``small`` (5, K, 16).
@@ -181,11 +181,11 @@ def lane_newton(G: F32, n: int, K: int, aw: F32, best: F32, numbers: F32, b: F32
         if step == 0:  # one step of Sinkhorn, which costs little
             for j in range(0, size, 16):
                 get = load(b, j) - load(rho, j)
-                store(u, j, load(u, j) * choose(working & (get > _TINY), load(b, j) / get, splat(1.0)))
+                store(u, j, load(u, j) * select(working & (get > _TINY), load(b, j) / get, splat(1.0)))
                 store(base, j, load(u, j))
             continue
         passed = working & (slope_here < slope * np.float32(-0.5))
-        length = choose(passed, length * slope / (slope - slope_here), splat(1.0))
+        length = select(passed, length * slope / (slope - slope_here), splat(1.0))
         if step == 1 or any_lane(working & ((errors > before * _KEEP) | (moved > _NEAR))):
             for j in range(0, size, 16):
                 store(ground, j, load(b, j) * flow * _RIDGE)
@@ -203,22 +203,22 @@ def lane_newton(G: F32, n: int, K: int, aw: F32, best: F32, numbers: F32, b: F32
             rises = rises + d * load(rho, j)
         sinks = working & (splat(0.0) >= rises)
         if any_lane(sinks):  # where Newton's step does not rise: roughly Sinkhorn's own, which does
-            rises = choose(sinks, splat(0.0), rises)
+            rises = select(sinks, splat(0.0), rises)
             for j in range(0, size, 16):
                 bj, off = load(b, j), load(rho, j)
-                d = choose(bj > 0.0, off / larger(bj, splat(_TINY)), splat(0.0))
-                d = choose(sinks, smaller(larger(d, splat(-_ONE)), splat(_ONE)), load(z, j))
+                d = select(bj > 0.0, off / larger(bj, splat(_TINY)), splat(0.0))
+                d = select(sinks, smaller(larger(d, splat(-_ONE)), splat(_ONE)), load(z, j))
                 store(z, j, d)
-                rises = choose(sinks, rises + d * off, rises)
+                rises = select(sinks, rises + d * off, rises)
         farthest = splat(0.0)
         for j in range(0, size, 16):
-            d = choose(passed, load(direction, j), choose(working, load(z, j), splat(0.0)))
+            d = select(passed, load(direction, j), select(working, load(z, j), splat(0.0)))
             store(direction, j, d)
-            point = choose(passed, load(base, j), load(u, j))
+            point = select(passed, load(base, j), load(u, j))
             store(base, j, point)
             d = d * length
             farthest = larger(farthest, size_of(d))
-            store(u, j, choose(working, point * exp32(d), point))
-        slope = choose(passed, slope, rises)
+            store(u, j, select(working, point * exp32(d), point))
+        slope = select(passed, slope, rises)
         moved = moved + farthest
-        left = choose(passed | sinks, splat(np.inf), farthest * moved)
+        left = select(passed | sinks, splat(np.inf), farthest * moved)

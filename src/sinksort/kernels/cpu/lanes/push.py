@@ -28,24 +28,24 @@ F_ij is measured from the best target of i, D_ij = F_ij - F_i,best, for the same
 
 from __future__ import annotations
 
-from ..engine.compile import borrowing
+from ..engine.compile import jit_no_refcount
 from ..engine.maths import F32
-from ..engine.vectors import choose, load, splat, store
+from ..engine.vectors import load, select, splat, store
 
 
-@borrowing
+@jit_no_refcount
 def lane_arrivals(G: F32, n: int, K: int, best: F32, numbers: F32, av: F32, z: F32, values: F32) -> None:
     """v_j; 0 where nothing arrives."""
     for j in range(K):
         sums, shares = splat(0.0), splat(0.0)
         for i in range(n):
-            g = choose(load(best, 16 * i) == numbers[j], splat(1.0), load(G, 16 * (i * K + j)))
+            g = select(load(best, 16 * i) == numbers[j], splat(1.0), load(G, 16 * (i * K + j)))
             share = g * load(av, 16 * i)
             sums, shares = sums + share * load(z, 16 * i), shares + share
-        store(values, 16 * j, choose(shares > 0.0, sums / shares, splat(0.0)))
+        store(values, 16 * j, select(shares > 0.0, sums / shares, splat(0.0)))
 
 
-@borrowing
+@jit_no_refcount
 def lane_stakes(G: F32, n: int, K: int, aw: F32, best: F32, numbers: F32, u: F32, v: F32, phi: F32, y: F32, z: F32,
                 values: F32, P: F32, Q: F32, given: F32, mean: F32, y_mean: F32) -> None:  # fmt: skip
     """p and a p; D in the place of G; E_i phi, E_i D and E_i y."""
@@ -54,13 +54,13 @@ def lane_stakes(G: F32, n: int, K: int, aw: F32, best: F32, numbers: F32, u: F32
         p0, y0, v0 = splat(0.0), splat(0.0), splat(0.0)
         for j in range(K):
             here = at_best == numbers[j]
-            p0, y0 = choose(here, load(phi, 16 * j), p0), choose(here, load(y, 16 * j), y0)
-            v0 = choose(here, load(values, 16 * j), v0)
+            p0, y0 = select(here, load(phi, 16 * j), p0), select(here, load(y, 16 * j), y0)
+            v0 = select(here, load(values, 16 * j), v0)
         F_0, gives, means, means_y = (zi - v0) * p0, splat(0.0), splat(0.0), splat(0.0)
         for j in range(K):
             o, here, level = 16 * (i * K + j), at_best == numbers[j], load(phi, 16 * j)
-            p = choose(here, splat(1.0), load(G, o)) * (load(u, 16 * j) * vi)
-            D = choose(here, splat(0.0), (zi - load(values, 16 * j)) * level - F_0)
+            p = select(here, splat(1.0), load(G, o)) * (load(u, 16 * j) * vi)
+            D = select(here, splat(0.0), (zi - load(values, 16 * j)) * level - F_0)
             store(P, o, p)
             store(Q, o, p * a)
             store(G, o, D)
@@ -70,7 +70,7 @@ def lane_stakes(G: F32, n: int, K: int, aw: F32, best: F32, numbers: F32, u: F32
         store(y_mean, 16 * i, y0 + means_y)
 
 
-@borrowing
+@jit_no_refcount
 def lane_pulls(P: F32, D: F32, n: int, K: int, aw: F32, mean: F32, t: F32) -> None:
     """t_j = sum_i a_i p_ij (F_ij - E_i F)."""
     for j in range(0, K, 2):
@@ -84,14 +84,14 @@ def lane_pulls(P: F32, D: F32, n: int, K: int, aw: F32, mean: F32, t: F32) -> No
         store(t, 16 * k, t_k)
 
 
-@borrowing
+@jit_no_refcount
 def lane_answers(P: F32, D: F32, n: int, K: int, best: F32, numbers: F32, lam: F32, y: F32, y_mean: F32, cov: F32,
                  cov_left: F32) -> None:  # fmt: skip
     """Cov_i(F, y), and Cov_i(F - lambda, y), which is what is left of it."""
     for i in range(n):
         at_best, lam_0, y_i = load(best, 16 * i), splat(0.0), load(y_mean, 16 * i)
         for j in range(K):
-            lam_0 = choose(at_best == numbers[j], load(lam, 16 * j), lam_0)
+            lam_0 = select(at_best == numbers[j], load(lam, 16 * j), lam_0)
         of_F, left = splat(0.0), splat(0.0)
         for j in range(K):
             o = 16 * (i * K + j)

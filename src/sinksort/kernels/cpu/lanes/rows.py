@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..engine.compile import borrowing, exact
+from ..engine.compile import jit, jit_no_refcount
 from ..engine.maths import F32, F64, in_lines, larger
 from ..engine.vectors import (
-    choose,
     load,
     load64,
     load_apart,
     narrow,
+    select,
     splat,
     splat64,
     store,
@@ -52,7 +52,7 @@ class Lanes(NamedTuple):
     Q: F32
 
 
-@exact
+@jit
 def lanes_for(n: int, K: int) -> Lanes:
     """Cut from two rooms, as each takes its time. P has a vector more than its entries, see ``lane_eliminate``."""
     N, M, pairs = 16 * n, 16 * K, 16 * n * K
@@ -82,13 +82,13 @@ def lanes_for(n: int, K: int) -> Lanes:
     )
 
 
-@borrowing
-def short_state(K: int) -> int:
+@jit_no_refcount
+def lanes_state(K: int) -> int:
     """Size of the state of a row: thresholds, as two float32 each, and u."""
     return 3 * K
 
 
-@borrowing
+@jit_no_refcount
 def into_lanes(rows: F32, step: int, count: int, first: int, R: int, out: F32) -> None:
     """``count`` numbers of 16 rows, ``step`` from row to row, from row ``first``; the last row once more behind R."""
     if first + 16 <= R:
@@ -101,7 +101,7 @@ def into_lanes(rows: F32, step: int, count: int, first: int, R: int, out: F32) -
             out[16 * i + lane] = rows[row + i]
 
 
-@borrowing
+@jit_no_refcount
 def out_of_lanes(k: F32, count: int, step: int, first: int, R: int, rows: F32) -> None:
     """The other way round."""
     if first + 16 <= R:
@@ -113,7 +113,7 @@ def out_of_lanes(k: F32, count: int, step: int, first: int, R: int, rows: F32) -
             rows[row * step + i] = k[16 * i + row - first]
 
 
-@borrowing
+@jit_no_refcount
 def rows_into(k: Lanes, x: F32, a: F32, y: F32, b: F32, eps: F32, n: int, K: int, squash: int, steps: Steps,
               first: int, R: int, fresh: bool) -> None:  # fmt: skip
     """16 rows from ``first``, and their places. What all rows share is there already, unless ``fresh``.
@@ -142,7 +142,7 @@ def rows_into(k: Lanes, x: F32, a: F32, y: F32, b: F32, eps: F32, n: int, K: int
     lane_places(xs, aw, n, squash, k.one[FIRST], k.one[LAST], k.n64[AT], k.moments)
 
 
-@borrowing
+@jit_no_refcount
 def solve_lanes(k: Lanes, n: int, K: int) -> None:
     n32, k32, at = k.n32, k.k32, k.n64[AT]
     lane_thresholds(at, n32[AW], n, k32[B], K, k.n64[SORTED], k.n64[CUMULATIVE], k32[HIGH], k32[LOW])
@@ -152,35 +152,35 @@ def solve_lanes(k: Lanes, n: int, K: int) -> None:
                 n32[V], n32[AV], n32[LEAVING], k.small, k.error)  # fmt: skip
 
 
-@borrowing
+@jit_no_refcount
 def leave(k: Lanes, n: int, K: int, first: int, R: int, state: F32, errors: F32, finite: bool) -> None:
     """State and errors of 16 rows. ``finite``: whether infinite values that weigh something are for the reference."""
     error, nan = load(k.error, 0), nan_lanes(k, n)
     farthest = splat64(0.0) - load64(k.n64[SORTED], 0)
     farthest = larger(farthest, load64(k.n64[SORTED], 16 * n - 16))
-    error = choose(farthest < load64(k.one[EPS], 0) * _LARGEST_LOGIT, error, splat(np.inf))
+    error = select(farthest < load64(k.one[EPS], 0) * _LARGEST_LOGIT, error, splat(np.inf))
     if finite:
         for i in range(0, 16 * n, 16):
             x = load(k.n32[XS], i)
             outside = (x >= np.inf) | (splat(-np.inf) >= x)
-            error = choose(outside & (load(k.n32[AW], i) > 0.0), splat(np.inf), error)
-    error = choose(error >= 0.0, error, splat(np.inf))
-    store(k.error, 0, choose(nan == 0.0, error, splat(0.0)))
-    size = short_state(K)
+            error = select(outside & (load(k.n32[AW], i) > 0.0), splat(np.inf), error)
+    error = select(error >= 0.0, error, splat(np.inf))
+    store(k.error, 0, select(nan == 0.0, error, splat(0.0)))
+    size = lanes_state(K)
     out_of_lanes(k.error, 1, 1, first, R, errors)
     out_of_lanes(k.k32[HIGH], K, size, first, R, state)
     out_of_lanes(k.k32[LOW], K, size, first, R, state[K:])
     out_of_lanes(k.k32[U], K, size, first, R, state[2 * K :])
 
 
-@exact
-def pull_short(begin: int, end: int, x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K: int, squash: int,
+@jit
+def pull_lanes(begin: int, end: int, x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K: int, squash: int,
                steps: Steps, out: F32, state: F32, errors: F32) -> None:  # fmt: skip
     """Rows 16 begin to 16 end; see ``row.solve.pull_rows`` for the arguments."""
     _pull(lanes_for(n, K), begin, end, x, a, y, b, phi, eps, n, K, squash, steps, out, state, errors)
 
 
-@borrowing
+@jit_no_refcount
 def _pull(k: Lanes, begin: int, end: int, x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K: int,
           squash: int, steps: Steps, out: F32, state: F32, errors: F32) -> None:  # fmt: skip
     stop, fresh = min(16 * end, len(errors)), True
@@ -197,29 +197,29 @@ def _pull(k: Lanes, begin: int, end: int, x: F32, a: F32, y: F32, b: F32, phi: F
         for i in range(n):
             best, sums = load(k.n32[BEST], 16 * i), splat(0.0)
             for j in range(K):
-                g = choose(best == k.numbers[j], splat(1.0), load(k.G, 16 * (i * K + j)))
+                g = select(best == k.numbers[j], splat(1.0), load(k.G, 16 * (i * K + j)))
                 sums = sums + g * load(k.k32[LAM], 16 * j)
             store(k.n32[COV], 16 * i, sums * load(k.n32[V], 16 * i) + nan)
         out_of_lanes(k.n32[COV], n, n, first, stop, out)
 
 
-@borrowing
+@jit_no_refcount
 def nan_lanes(k: Lanes, n: int) -> Any:
     """NaN for rows that hold NaN, 0 for the others."""
     nan = splat(0.0)
     for i in range(0, 16 * n, 16):
         x = load(k.n32[XS], i)
-        nan = choose(x == x, nan, x)
+        nan = select(x == x, nan, x)
     return nan
 
 
-@exact
-def push_short(begin: int, end: int, x: F32, a: F32, y: F32, b: F32, eps: F32, n: int, K: int, squash: int,
+@jit
+def push_lanes(begin: int, end: int, x: F32, a: F32, y: F32, b: F32, eps: F32, n: int, K: int, squash: int,
                steps: Steps, out: F32, state: F32, errors: F32) -> None:  # fmt: skip
     _push(lanes_for(n, K), begin, end, x, a, y, b, eps, n, K, squash, steps, out, state, errors)
 
 
-@borrowing
+@jit_no_refcount
 def _push(k: Lanes, begin: int, end: int, x: F32, a: F32, y: F32, b: F32, eps: F32, n: int, K: int, squash: int,
           steps: Steps, out: F32, state: F32, errors: F32) -> None:  # fmt: skip
     stop, fresh = min(16 * end, len(errors)), True
@@ -232,7 +232,7 @@ def _push(k: Lanes, begin: int, end: int, x: F32, a: F32, y: F32, b: F32, eps: F
         out_of_lanes(k.k32[LAM], K, K, first, stop, out)
 
 
-@borrowing
+@jit_no_refcount
 def average_lanes(k: Lanes, n: int, K: int) -> None:
     """The values that each target receives, on average, in LAM.
 
@@ -242,12 +242,12 @@ def average_lanes(k: Lanes, n: int, K: int) -> None:
     nan, values = nan_lanes(k, n), k.n64[VALUES]
     for i in range(0, 16 * n, 16):
         x = load(k.n32[XS], i)
-        store64(values, i, widen(choose((x > -np.inf) & (x < np.inf), x, splat(0.0))))
+        store64(values, i, widen(select((x > -np.inf) & (x < np.inf), x, splat(0.0))))
     for j in range(K):
         sums, shares = splat64(0.0), splat64(0.0)
         for i in range(n):
-            g = choose(load(k.n32[BEST], 16 * i) == k.numbers[j], splat(1.0), load(k.G, 16 * (i * K + j)))
+            g = select(load(k.n32[BEST], 16 * i) == k.numbers[j], splat(1.0), load(k.G, 16 * (i * K + j)))
             share = widen(g * load(k.n32[AV], 16 * i))
             sums, shares = sums + share * load64(values, 16 * i), shares + share
-        average = choose(shares > 0.0, sums / shares, load64(k.moments, 0))
+        average = select(shares > 0.0, sums / shares, load64(k.moments, 0))
         store(k.k32[LAM], 16 * j, narrow(average) + nan)

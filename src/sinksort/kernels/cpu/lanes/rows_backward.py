@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from ..engine.compile import borrowing, exact
+from ..engine.compile import jit, jit_no_refcount
 from ..engine.maths import F32, larger, size_of
-from ..engine.vectors import any_lane, choose, load, load64, narrow, splat, splat64, store, store64, widen
-from ..row.double_backward import CANCELLED, careful
+from ..engine.vectors import any_lane, load, load64, narrow, select, splat, splat64, store, store64, widen
+from ..row.double_backward import CANCELLED, double_backward
 from .newton import lane_eliminate, lane_substitute
 from .plan import lane_averages, lane_covariances, lane_gibbs, lane_places_backward, lane_rows, lane_tensions
 from .push import lane_answers, lane_arrivals, lane_pulls, lane_stakes
@@ -45,10 +45,10 @@ from .rows import (
     Y,
     into_lanes,
     lanes_for,
+    lanes_state,
     nan_lanes,
     out_of_lanes,
     rows_into,
-    short_state,
 )
 
 _RIDGE, _ROUNDING = np.float32(1e-9), np.float32(1e-6)
@@ -57,7 +57,7 @@ _LOST = 1.6e-2
 _STEEPEST = (0.25, 0.32, 1.0)  #: slopes of the squashes, by their codes
 
 
-@borrowing
+@jit_no_refcount
 def balance_lanes(k: Lanes, n: int) -> None:
     """``row.double_backward.balanced`` in lanes."""
     whole, weight = splat64(0.0), splat64(0.0)
@@ -70,21 +70,21 @@ def balance_lanes(k: Lanes, n: int) -> None:
         most, left = larger(most, size_of(w)), larger(left, size_of(rest))
         store(k.n32[WEIGHT], i, rest)
     for i in range(0, 16 * n, 16):
-        store(k.n32[WEIGHT], i, choose(left < most * _ROUNDING, splat(0.0), load(k.n32[WEIGHT], i)))
+        store(k.n32[WEIGHT], i, select(left < most * _ROUNDING, splat(0.0), load(k.n32[WEIGHT], i)))
 
 
-@borrowing
+@jit_no_refcount
 def standardised(k: Lanes, n: int) -> None:
     """x_i in standard deviations from the mean; 0 where it is not finite."""
     mean, scale = load64(k.moments, 0), load64(k.moments, 16)
     for i in range(0, 16 * n, 16):
         x = load(k.n32[XS], i)
         inside = (x > -np.inf) & (x < np.inf)
-        z = narrow((widen(choose(inside, x, splat(0.0))) - mean) * scale)
-        store(k.n32[WEIGHT], i, choose(inside, z, splat(0.0)))
+        z = narrow((widen(select(inside, x, splat(0.0))) - mean) * scale)
+        store(k.n32[WEIGHT], i, select(inside, z, splat(0.0)))
 
 
-@borrowing
+@jit_no_refcount
 def eliminate_lanes(k: Lanes, n: int, K: int) -> None:
     """lambda from the tensions."""
     flow = splat(0.0)
@@ -96,7 +96,7 @@ def eliminate_lanes(k: Lanes, n: int, K: int) -> None:
     lane_substitute(k.P, n, K, k.k32[INV], k.k32[TENSION], k.k32[LAM])
 
 
-@borrowing
+@jit_no_refcount
 def along_pulled(k: Lanes, n: int, K: int) -> Any:
     """The cotangent of x~ in COV, but for 2 / eps; returns which rows have lost too many digits, 1.0 or 0.0."""
     n32, k32, best, levels, y = k.n32, k.k32, k.n32[BEST], k.k32[PHI], k.k32[Y]
@@ -112,10 +112,10 @@ def along_pulled(k: Lanes, n: int, K: int) -> Any:
         along = part - load(n32[AW], i) * load(n32[COV_2], i)
         parts, whole = larger(parts, size_of(part)), larger(whole, size_of(along))
         store(n32[COV], i, along)
-    return choose(whole < parts * CANCELLED, splat(1.0), splat(0.0))
+    return select(whole < parts * CANCELLED, splat(1.0), splat(0.0))
 
 
-@borrowing
+@jit_no_refcount
 def along_pushed(k: Lanes, n: int, K: int, lost: Any) -> Any:
     """The same for averages; and how they change with x itself, in PHI_0.
 
@@ -137,10 +137,10 @@ def along_pushed(k: Lanes, n: int, K: int, lost: Any) -> Any:
         store(n32[COV], i, along)
         store(n32[PHI_0], i, given)
     cancelled = (whole < parts * CANCELLED) & (direct < parts * lost)
-    return choose(cancelled, splat(1.0), splat(0.0))
+    return select(cancelled, splat(1.0), splat(0.0))
 
 
-@exact
+@jit
 def carefully(k: Lanes, n: int, K: int, rows: int) -> None:
     """The cotangent of x~ once more, for the rows marked in ``error``; only the first ``rows`` are wanted."""
     out, h = np.empty(n, np.float32), np.zeros(K)
@@ -150,24 +150,25 @@ def carefully(k: Lanes, n: int, K: int, rows: int) -> None:
             for j in range(K - 1):
                 threshold = float(k.k32[HIGH, 16 * j + lane]) + float(k.k32[LOW, 16 * j + lane])
                 h[j + 1] = h[j] + 2.0 * threshold / eps * (y[j + 1] - y[j])
-            careful(k.n64[AT, lane::16].copy(), k.n32[AW, lane::16].copy(), n, k.n32[WEIGHT, lane::16].copy(), y,
+            double_backward(k.n64[AT, lane::16].copy(), k.n32[AW, lane::16].copy(), n, k.n32[WEIGHT, lane::16].copy(),
+                    y,
                     k.k32[B, lane::16].astype(np.float64), h, k.k32[U, lane::16].copy(), k.k32[PHI, lane::16].copy(), K,
                     eps, out)  # fmt: skip
             for i in range(n):
                 k.n32[COV, 16 * i + lane] = out[i]
 
 
-@exact
-def short_backward(begin: int, end: int, x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K: int,
+@jit
+def lanes_backward(begin: int, end: int, x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K: int,
                    squash: int, push: bool, steps: Steps, w: F32, grad: F32, state: F32) -> None:  # fmt: skip
     """See ``row.solve.rows_backward``."""
     _backward(lanes_for(n, K), begin, end, x, a, y, b, phi, eps, n, K, squash, push, steps, w, grad, state)
 
 
-@borrowing
+@jit_no_refcount
 def _backward(k: Lanes, begin: int, end: int, x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K: int,
               squash: int, push: bool, steps: Steps, w: F32, grad: F32, state: F32) -> None:  # fmt: skip
-    stop, size, fresh = min(16 * end, len(grad) // n), short_state(K), True
+    stop, size, fresh = min(16 * end, len(grad) // n), lanes_state(K), True
     n32, k32, u, levels = k.n32, k.k32, k.k32[U], k.k32[PHI]
     lost = np.float32(_LOST * _STEEPEST[squash])
     for first in range(16 * begin, stop, 16):
@@ -176,7 +177,7 @@ def _backward(k: Lanes, begin: int, end: int, x: F32, a: F32, y: F32, b: F32, ph
             into_lanes(phi, steps[1], K, first, stop, levels)
             for j in range(0, 16 * K if push else 0, 16):
                 bj = load(k32[B], j)
-                store(levels, j, choose(bj > 0.0, load(levels, j) / bj, splat(0.0)))
+                store(levels, j, select(bj > 0.0, load(levels, j) / bj, splat(0.0)))
         fresh = False
         into_lanes(state, size, K, first, stop, k32[HIGH])
         into_lanes(state[K:], size, K, first, stop, k32[LOW])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..engine.compile import exact
+from ..engine.compile import jit
 from ..engine.maths import F32
 from .solve import ACCEPTED, pull_rows, rows_backward
 from .work import state_size
@@ -12,7 +12,7 @@ from .work import state_size
 _Steps = tuple[int, int, int, int, int]
 
 
-@exact
+@jit
 def all_targets(y: F32, phi: F32, at_y: int, at_phi: int, K: int, m: int) -> tuple[F32, F32, F32]:
     """m equal targets in place of the K nodes of a rule: their places, weights and levels, which are affine in y."""
     targets, weights, levels = np.empty(m, np.float32), np.empty(m, np.float32), np.empty(m, np.float32)
@@ -24,7 +24,7 @@ def all_targets(y: F32, phi: F32, at_y: int, at_phi: int, K: int, m: int) -> tup
     return targets, weights, levels
 
 
-@exact
+@jit
 def pull_ruled(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F32, last: F32, eps: F32, n: int, K: int,
                m: int, squash: int, steps: _Steps, out: F32, state: F32, errors: F32) -> None:  # fmt: skip
     """Rows start to stop, by the rule, and once more where that is not enough; m as in ``state_size``."""
@@ -42,7 +42,7 @@ def pull_ruled(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F32, 
         state[row * size + size - 1] = 1.0 if again else 0.0
 
 
-@exact
+@jit
 def ruled_backward(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K: int, m: int,
                    squash: int, push: bool, steps: _Steps, w: F32, grad: F32, state: F32) -> None:  # fmt: skip
     size, first, none, one = state_size(n, K, m), start, np.int64(0), np.int64(1)

@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from ..engine.compile import borrowing, exact
+from ..engine.compile import jit, jit_no_refcount
 from ..engine.maths import F32, F64, I64, copied, larger, size_of
 from ..engine.vectors import highest, load, splat, splat64, store, total64, widen
 
@@ -21,8 +21,8 @@ _STEPS, _CLOSE = 8, 1e-6  #: of Newton, and when the last of them is small enoug
 CANCELLED = np.float32(0.1)  #: a gradient smaller than this share of its parts has lost too many digits
 
 
-@exact
-def careful(at: F64, aw: F32, n: int, w: F32, y: F64, b: F64, h: F64, u: F32, phi: F32, K: int, eps: float,
+@jit
+def double_backward(at: F64, aw: F32, n: int, w: F32, y: F64, b: F64, h: F64, u: F32, phi: F32, K: int, eps: float,
             out: F32) -> None:  # fmt: skip
     """The cotangent of x~ from w, by the formulas of ``contract``; values in any order, each with a band of targets.
 
@@ -70,7 +70,7 @@ def careful(at: F64, aw: F32, n: int, w: F32, y: F64, b: F64, h: F64, u: F32, ph
         out[i] = (w[i] * cov[i] - a[i] * cov_2[i]) * (2.0 / eps)
 
 
-@borrowing
+@jit_no_refcount
 def _eliminate(P: F64, a: F64, low: I64, high: I64, ends: I64, n: int, K: int, b: F64, flow: float, W: F64,
                inv: F64) -> None:  # fmt: skip
     """The Laplacian of the plan, eliminated without subtractions; see ``row.newton.eliminate``."""
@@ -90,7 +90,7 @@ def _eliminate(P: F64, a: F64, low: I64, high: I64, ends: I64, n: int, K: int, b
     inv[K - 1] = 0.0
 
 
-@borrowing
+@jit_no_refcount
 def _substitute(W: F64, ends: I64, K: int, inv: F64, x: F64) -> None:
     for k in range(K):
         x[k] *= inv[k]
@@ -101,7 +101,7 @@ def _substitute(W: F64, ends: I64, K: int, inv: F64, x: F64) -> None:
             x[k] += W[k, j] * inv[k] * x[j]
 
 
-@borrowing
+@jit_no_refcount
 def _bands(at: F64, n: int, y: F64, h: F64, u: F64, K: int, eps: float, G: F64, best: I64, low: I64, high: I64,
            ends: I64) -> None:  # fmt: skip
     """The best target of each value, its band, the plan there but for its scalings, and how far targets share values.
@@ -126,7 +126,7 @@ def _bands(at: F64, n: int, y: F64, h: F64, u: F64, K: int, eps: float, G: F64, 
         ends[j] = max(ends[j], ends[j - 1])
 
 
-@borrowing
+@jit_no_refcount
 def _conditional(G: F64, a: F64, n: int, u: F64, best: I64, low: I64, high: I64, P: F64) -> float:
     """p_ij; returns what is not at the best target of its value."""
     flow = 0.0
@@ -142,7 +142,7 @@ def _conditional(G: F64, a: F64, n: int, u: F64, best: I64, low: I64, high: I64,
     return flow
 
 
-@borrowing
+@jit_no_refcount
 def _averages(P: F64, best: I64, low: I64, high: I64, n: int, phi: F64, y: F64, mean: F64, cov: F64) -> None:
     """E_i phi less phi at the best target of i, and Cov_i(phi, y)."""
     for i in range(n):
@@ -155,7 +155,7 @@ def _averages(P: F64, best: I64, low: I64, high: I64, n: int, phi: F64, y: F64, 
         mean[i], cov[i] = s, s_both - s * s_y
 
 
-@exact
+@jit
 def balanced(w: F32, aw: F32, n: int, out: F32) -> None:
     """w less a multiple of a, which changes no gradient: what all values get together is fixed. Zero behind the row."""
     copied(w, out[:n])
@@ -174,7 +174,7 @@ def balanced(w: F32, aw: F32, n: int, out: F32) -> None:
         out[:N] = 0.0
 
 
-@exact
+@jit
 def along_places(w: F32, aw: F32, cov: F32, cov_2: F32, N: int, eps: float, out: F32) -> bool:
     """The cotangent of x~, (2 / eps) (w cov - a cov_2); returns whether too much of it cancelled."""
     parts, whole, per_eps = splat(0.0), splat(0.0), np.float32(2.0 / eps)

@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from ..engine.compile import borrowing
+from ..engine.compile import jit_no_refcount
 from ..engine.eights import EIGHT, add_eights, load_eights
 from ..engine.maths import F32, F64, I64, larger, size_of
 from ..engine.sources import padded
-from ..engine.vectors import choose, highest, lane_numbers, load, splat, store
+from ..engine.vectors import highest, lane_numbers, load, select, splat, store
 
 BEYOND = 5  #: nodes more than cells
 PER_CELL = EIGHT  #: numbers that are kept for one: six moments or coefficients, and how many values are there
@@ -37,24 +37,24 @@ _THERE = 6  #: which of the numbers says how many values are there
 _f = np.float32
 
 
-@borrowing
+@jit_no_refcount
 def cells_for(n: int, K: int, low: float, high: float, eps: float) -> int:
     """How many cells a grid over the places has; 0 if the values had better stand for themselves."""
     return 0 if K < _MANY else _worth(max(_CELLS * (high - low) / math.sqrt(eps), 8.0), n)
 
 
-@borrowing
+@jit_no_refcount
 def finer_cells(cells: int, excess: float, n: int) -> int:
     """The same after a grid of that many was off by ``excess`` times what is accepted: its order is six."""
     return _worth((2.0 if excess < 64.0 else 4.0) * cells, n)
 
 
-@borrowing
+@jit_no_refcount
 def _worth(wanted: float, n: int) -> int:
     return padded(int(wanted) + BEYOND + 1) - BEYOND if wanted < _WORTH * n - 21.0 else 0
 
 
-@borrowing
+@jit_no_refcount
 def lay_grid(low: float, high: float, cells: int, nodes: F64) -> None:
     """Nodes one cell apart, from two cells below."""
     width = max((high - low) / cells, _LEAST_WIDTH)
@@ -62,7 +62,7 @@ def lay_grid(low: float, high: float, cells: int, nodes: F64) -> None:
         nodes[k] = low + width * (k - 2)
 
 
-@borrowing
+@jit_no_refcount
 def locate(at: F64, n: int, low: float, high: float, cells: int, cell: I64, within: F32) -> None:
     """In which cell each value is, and how far from its middle."""
     per_unit = 1.0 / max((high - low) / cells, _LEAST_WIDTH)
@@ -72,7 +72,7 @@ def locate(at: F64, n: int, low: float, high: float, cells: int, cell: I64, with
         cell[i], within[i] = c, position - c - 0.5
 
 
-@borrowing
+@jit_no_refcount
 def moments(w: F32, n: int, cells: int, cell: I64, within: F32, of_cells: F64) -> None:
     """Sums of w, w s, ..., w s^5 and 1 over the values of each cell. They are float64, since they may be long."""
     of_cells[: PER_CELL * cells] = 0.0
@@ -81,7 +81,7 @@ def moments(w: F32, n: int, cells: int, cell: I64, within: F32, of_cells: F64) -
         s, m0 = load(within, i), load(w, i)
         m1, q = m0 * s, s * s
         m2, m3 = m0 * q, m1 * q
-        there = choose(lane_numbers() < float(n - i), one, none)
+        there = select(lane_numbers() < float(n - i), one, none)
         add_eights(of_cells, cell, i, (m0, m1, m2, m3, m2 * q, m3 * q, there, none))
 
 
@@ -99,7 +99,7 @@ def _towards(m0: float, m1: float, m2: float) -> tuple[float, float, float]:
     return m0 - rise / 2.0 + bend / 12.0, rise / 2.0 - bend / 8.0, bend / 24.0
 
 
-@borrowing
+@jit_no_refcount
 def masses(of_cells: F64, cells: int, out: F32) -> None:
     """The weight of each node, from the moments of the cells around it. What later cells add to waits in registers."""
     n0 = n1 = n2 = n3 = n4 = 0.0
@@ -113,7 +113,7 @@ def masses(of_cells: F64, cells: int, out: F32) -> None:
     out[cells], out[cells + 1], out[cells + 2], out[cells + 3], out[cells + 4] = n0, n1, n2, n3, n4
 
 
-@borrowing
+@jit_no_refcount
 def hats(of_cells: F64, cells: int, out: F32) -> None:
     """Never negative: a cell's weight to its two ends, by its first two moments."""
     before = 0.0
@@ -125,7 +125,7 @@ def hats(of_cells: F64, cells: int, out: F32) -> None:
     out[0] = out[1] = out[cells + 3] = out[cells + 4] = 0.0
 
 
-@borrowing
+@jit_no_refcount
 def occupied_nodes(of_cells: F64, cells: int, occupied: F32) -> None:
     """One at the ends of cells that hold values, zero elsewhere."""
     before = 0.0
@@ -137,7 +137,7 @@ def occupied_nodes(of_cells: F64, cells: int, occupied: F32) -> None:
     occupied[0] = occupied[1] = occupied[cells + 3] = occupied[cells + 4] = 0.0
 
 
-@borrowing
+@jit_no_refcount
 def polynomials(F: F32, cells: int, coef: F32) -> None:
     """The quintic through six nodes, for each cell: coefficients of 1, s, ..., s^5."""
     for c in range(cells):
@@ -148,7 +148,7 @@ def polynomials(F: F32, cells: int, coef: F32) -> None:
         coef[o], coef[o + 1], coef[o + 2], coef[o + 3], coef[o + 4], coef[o + 5] = c0, c1, c2, c3, c4, c5
 
 
-@borrowing
+@jit_no_refcount
 def interpolate(coef: F32, n: int, cell: I64, within: F32, out: F32) -> None:
     """``out`` is as long as the row, padded."""
     for i in range(0, n, 16):
@@ -158,7 +158,7 @@ def interpolate(coef: F32, n: int, cell: I64, within: F32, out: F32) -> None:
         store(out, i, c0 + q * (c2 + q * c4) + s * (c1 + q * (c3 + q * c5)))
 
 
-@borrowing
+@jit_no_refcount
 def remainder(F: F32, cells: int, occupied: F32) -> float:
     """The largest error of interpolation in cells that hold values."""
     worst, none = splat(0.0), splat(0.0)
@@ -166,5 +166,5 @@ def remainder(F: F32, cells: int, occupied: F32) -> float:
         near, far = load(F, k - 1) + load(F, k + 1), load(F, k - 2) + load(F, k + 2)
         sixth = (load(F, k - 3) + load(F, k + 3) - load(F, k) * 20.0) - far * 6.0 + near * 15.0
         there = (load(occupied, k) > 0.0) & (lane_numbers() < float(cells + 2 - k))
-        worst = larger(worst, choose(there, size_of(sixth), none))
+        worst = larger(worst, select(there, size_of(sixth), none))
     return 5.0 / 1024.0 * float(highest(worst))

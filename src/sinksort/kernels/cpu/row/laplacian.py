@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from ..engine.compile import borrowing
+from ..engine.compile import jit_no_refcount
 from ..engine.maths import F32, I64
-from ..engine.vectors import choose, fold, lane_numbers, load, root, splat, store, store_square, total, totals
+from ..engine.vectors import fold, lane_numbers, load, root, select, splat, store, store_square, total, totals
 
 _UNJOINED = np.float32(1e-30)  #: a pivot below which a node has no edges
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 
 
-@borrowing
+@jit_no_refcount
 def edges(G: F32, N: int, K: int, ra: F32, best: I64, u: F32, v: F32, lo: I64, hi: I64, soft: bool, merge: bool,
           Q: F32, W: F32, stride: int, ends: I64, scratch: F32) -> None:  # fmt: skip
     """W = Q^T Q for Q_ij = sqrt(a_i) p_ij, above its diagonal; ``ra`` holds the roots.
@@ -66,7 +66,7 @@ def edges(G: F32, N: int, K: int, ra: F32, best: I64, u: F32, v: F32, lo: I64, h
             store_square(W, 4 * g * stride + 4 * f, stride, tile)
 
 
-@borrowing
+@jit_no_refcount
 def _merged(G: F32, N: int, K: int, ra: F32, u: F32, v: F32, lo: I64, hi: I64, Q: F32, scratch: F32) -> None:
     """Q for sources in twos: the sum of a_i p_ij over the root of the sum of a_i. G must be complete."""
     blocks, zero = N // 16, splat(0.0)
@@ -78,7 +78,7 @@ def _merged(G: F32, N: int, K: int, ra: F32, u: F32, v: F32, lo: I64, hi: I64, Q
             a1 = load(ra, 16 * q + 16) * load(ra, 16 * q + 16)
             store(av, 16 * q + 16, a1 * load(v, 16 * q + 16))
         two = fold(a0, a1)
-        store(roots, 8 * q, choose(two > 0.0, splat(1.0) / root(two), zero))
+        store(roots, 8 * q, select(two > 0.0, splat(1.0) / root(two), zero))
     for j in range(4 * ((K + 3) // 4)):
         uj, first, last = u[j], lo[j // 4], hi[j // 4]
         for q in range(first // 2 * 2, last, 2):
@@ -94,7 +94,7 @@ def _inverse(pivot: float) -> float:
     return _ONE / pivot if pivot > _UNJOINED else _ZERO
 
 
-@borrowing
+@jit_no_refcount
 def eliminate(W: F32, K: int, stride: int, ends: I64, ridge: F32, inv: F32, F: F32) -> None:
     """Eliminates the nodes in turn, in place: W keeps the edges that each has when it goes, ``inv`` 1 / their sum.
 
@@ -110,8 +110,8 @@ def eliminate(W: F32, K: int, stride: int, ends: I64, ridge: F32, inv: F32, F: F
         o1, o2, o3 = o0 + stride, o0 + 2 * stride, o0 + 3 * stride
         others = lanes > float(k + 3 - here)
         z = splat(0.0)
-        m0, m1 = choose(others, load(W, o0 + here), z), choose(others, load(W, o1 + here), z)
-        m2, m3 = choose(others, load(W, o2 + here), z), choose(others, load(W, o3 + here), z)
+        m0, m1 = select(others, load(W, o0 + here), z), select(others, load(W, o1 + here), z)
+        m2, m3 = select(others, load(W, o2 + here), z), select(others, load(W, o3 + here), z)
         s0, s1, s2, s3 = m0, m1, m2, m3
         for c in range(here + 16, end, 16):
             s0, s1 = s0 + load(W, o0 + c), s1 + load(W, o1 + c)
@@ -154,7 +154,7 @@ def eliminate(W: F32, K: int, stride: int, ends: I64, ridge: F32, inv: F32, F: F
     _corners(W, K, stride, inv, F[4 * stride :])
 
 
-@borrowing
+@jit_no_refcount
 def _corners(W: F32, K: int, stride: int, inv: F32, C: F32) -> None:
     """Puts C of ``substitute`` in place of the edges within each sixteen nodes. ``C``: scratch (16, 16).
 
@@ -164,8 +164,8 @@ def _corners(W: F32, K: int, stride: int, inv: F32, C: F32) -> None:
     for c in range(0, rows, 16):
         corner, here = c * stride + c, min(rows - c, 16)
         for k in range(0, here, 4):
-            c0, c1 = choose(lanes == float(k), one, none), choose(lanes == float(k + 1), one, none)
-            c2, c3 = choose(lanes == float(k + 2), one, none), choose(lanes == float(k + 3), one, none)
+            c0, c1 = select(lanes == float(k), one, none), select(lanes == float(k + 1), one, none)
+            c2, c3 = select(lanes == float(k + 2), one, none), select(lanes == float(k + 3), one, none)
             for j in range(k):
                 above, o = load(C, 16 * j), corner + j * stride + k
                 c0, c1, c2, c3 = c0 + above * W[o], c1 + above * W[o + 1], c2 + above * W[o + 2], c3 + above * W[o + 3]
@@ -194,7 +194,7 @@ def _dot(W: Any, o: Any, stride: Any, first: Any, end: Any, x: Any) -> Any:
     return s0, s1, s2, s3
 
 
-@borrowing
+@jit_no_refcount
 def substitute(W: F32, K: int, stride: int, ends: I64, inv: F32, z: F32, x: F32) -> None:
     """x = L^-1 z by what ``eliminate`` left, zero at the last node; z is used up. Sixteen nodes at a time.
 
@@ -226,7 +226,7 @@ def substitute(W: F32, K: int, stride: int, ends: I64, inv: F32, z: F32, x: F32)
             store(z, behind, even + odd)
     for c in range((K - 1) // 16 * 16, -1, -16):
         g, d = c // 4, load(inv, c)
-        rest = load(x, c) * choose(d > 0.0, splat(1.0) / d, splat(0.0))
+        rest = load(x, c) * select(d > 0.0, splat(1.0) / d, splat(0.0))
         if c + 16 < K:
             r0, r1, r2, r3 = _dot(W, c * stride, stride, c + 16, ends[g], x)
             r4, r5, r6, r7 = _dot(W, (c + 4) * stride, stride, c + 16, ends[g + 1], x)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..engine.compile import exact
+from ..engine.compile import jit
 from ..engine.maths import F64, I64
 from ..engine.sources import padded
 from ..engine.vectors import load, load64, splat64, store64, total64, widen
@@ -17,7 +17,7 @@ from .laplacian import edges
 from .work import BEST, ENDS, GHI, GLO, HI, LO, MASS, ROOT, U, V, Work
 
 
-@exact
+@jit
 def edges_in_single(k: Work, N: int, K: int, W: F64) -> None:
     stride, ends = padded(K), k.k_int[ENDS]
     edges(k.G, N, K, k.n32[ROOT], k.n_int[BEST], k.k32[U], k.n32[V], k.k_int[LO], k.k_int[HI], bool(np.int64(0)),
@@ -29,7 +29,7 @@ def edges_in_single(k: Work, N: int, K: int, W: F64) -> None:
         W[j * stride + end : (j + 1) * stride] = 0.0
 
 
-@exact
+@jit
 def edges_in_double(k: Work, N: int, n: int, K: int, W: F64) -> None:
     """W of shares that add up to one in double precision."""
     stride, u, v, best = padded(K), k.k32[U], k.n32[V], k.n_int[BEST]
@@ -47,7 +47,7 @@ def edges_in_double(k: Work, N: int, n: int, K: int, W: F64) -> None:
                 W[j * stride + c] += f * p[c]
 
 
-@exact
+@jit
 def eliminate(W: F64, K: int, stride: int, ends: I64, b: F64, ground: float, inv: F64) -> None:
     """The Laplacian of edges W, eliminated as by ``row.laplacian.eliminate``, one node at a time.
 
@@ -79,7 +79,7 @@ def eliminate(W: F64, K: int, stride: int, ends: I64, b: F64, ground: float, inv
                 store64(W, o, load64(W, o) + two + (load64(W, o2 + c) * f2 + load64(W, o3 + c) * f3))
 
 
-@exact
+@jit
 def sum_from(W: F64, mine: int, first: int, end: int) -> float:
     whole = (first + 15) // 16 * 16
     sums, alone = splat64(0.0), 0.0
@@ -90,7 +90,7 @@ def sum_from(W: F64, mine: int, first: int, end: int) -> float:
     return alone + total64(sums)
 
 
-@exact
+@jit
 def substituted(W: F64, K: int, stride: int, ends: I64, inv: F64, x: F64) -> None:
     """x becomes (L + ground diag(b))^-1 x."""
     for j in range(K):

@@ -16,7 +16,7 @@ import math
 
 import numpy as np
 
-from ..engine.compile import exact
+from ..engine.compile import jit
 from ..engine.maths import F32, F64, I32, places, places_backward, row_into
 from ..engine.sources import padded, range_of
 from ..engine.vectors import load, load64, splat64, store64, total64, widen
@@ -69,7 +69,7 @@ _CANCELLED = 0.1  #: a gradient smaller than this share of its parts needs edges
 _Steps = tuple[int, int, int, int, int]
 
 
-@exact
+@jit
 def logs_state(n: int, K: int) -> tuple[int, int, int]:
     """Where a state has its float32 (u) and int32 (order), after float64 (h and the 4 numbers of ``places``); size."""
     single = 2 * (padded(K) + 4)
@@ -77,7 +77,7 @@ def logs_state(n: int, K: int) -> tuple[int, int, int]:
     return single, integer, (integer + n + 1) // 2 * 2
 
 
-@exact
+@jit
 def without_best(k: Work, N: int, K: int) -> None:
     """G without its best entries. Of slots behind the last target, all in the same place, none is the best."""
     best, last = k.n_int[BEST], K - 1
@@ -88,7 +88,7 @@ def without_best(k: Work, N: int, K: int) -> None:
         k.G[best[i] * N + i] = 0.0
 
 
-@exact
+@jit
 def surplus(k: Work, N: int, K: int, out: F64) -> None:
     """What a target lacks if every source goes to its best one; nothing for a group of them that is balanced."""
     sums, b, mass, best = k.k64[SUMS], k.k64[B64], k.n32[MASS], k.n_int[BEST]
@@ -106,7 +106,7 @@ def surplus(k: Work, N: int, K: int, out: F64) -> None:
         before = here
 
 
-@exact
+@jit
 def imbalance(k: Work, N: int, K: int, lacks: F64, leaving: F64, rho: F64) -> None:
     """rho_j = b_j - sum_i a_i p_ij from what flows. G is without its best entries, v is that of u."""
     u, v, mass, lo, hi, best = k.k32[U], k.n32[V], k.n32[MASS], k.k_int[LO], k.k_int[HI], k.n_int[BEST]
@@ -123,7 +123,7 @@ def imbalance(k: Work, N: int, K: int, lacks: F64, leaving: F64, rho: F64) -> No
         rho[best[i]] += leaving[i]
 
 
-@exact
+@jit
 def centred_parts(k: Work, K: int, inv: F64) -> None:
     """Parts that nothing joins have no common potential: each has that of the hard sort in the mean.
 
@@ -145,7 +145,7 @@ def centred_parts(k: Work, K: int, inv: F64) -> None:
         first = j + 1
 
 
-@exact
+@jit
 def joined(k: Work, K: int) -> bool:
     """Whether no part of the plan is nearly apart, by the Laplacian that the solver left."""
     most = 0.0
@@ -154,7 +154,7 @@ def joined(k: Work, K: int) -> bool:
     return most < _FAINT
 
 
-@exact
+@jit
 def settled(k: Work, N: int, K: int, solver: tuple[bool, bool], lacks: F64, leaving: F64, rho: F64, W: F64,
             inv: F64) -> bool:  # fmt: skip
     """Newton's method goes on from where single precision left it, until log u stands still.
@@ -196,7 +196,7 @@ def settled(k: Work, N: int, K: int, solver: tuple[bool, bool], lacks: F64, leav
     return False
 
 
-@exact
+@jit
 def logs_rows(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, eps: F32, n: int, K: int, squash: int,
               steps: _Steps, out: F32, state32: F32, errors: F32) -> None:  # fmt: skip
     """Rows start to stop, as ``row.solve.push_rows``; out is (R, n, K)."""
@@ -208,12 +208,12 @@ def logs_rows(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, eps: F32, n
     leaving, targets, W = np.empty(N), np.zeros((4, stride)), np.empty(stride * stride)
     first_one = True
     for row in range(start, stop):
-        of64, of32 = state64[row * size // 2 :], state32[row * size + at32 :]
+        doubles, singles = state64[row * size // 2 :], state32[row * size + at32 :]
         order = state_int[row * size + at_int : row * size + at_int + n]
         answer = out[row * n * K : (row + 1) * n * K]
         if not row_into(x, row * n, n, xs):
             answer[:] = np.nan
-            of64[stride + 2], errors[row] = np.nan, 0.0
+            doubles[stride + 2], errors[row] = np.nan, 0.0
             continue
         given_into(k, y, b, a, row, n, K, steps, first_one)
         first_one = False
@@ -232,12 +232,12 @@ def logs_rows(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, eps: F32, n
                 value = ti * at_y[j] - from_y[j] + of_row
                 answer[first + j] = value if value < 0.0 else 0.0
         for j in range(stride):
-            of64[j], of32[j] = k.k64[H, j], u[j]
-        of64[stride], of64[stride + 1], of64[stride + 2] = moments[0], moments[1], moments[2]
-        of64[stride + 3] = 1.0 if moments[3] else 0.0
+            doubles[j], singles[j] = k.k64[H, j], u[j]
+        doubles[stride], doubles[stride + 1], doubles[stride + 2] = moments[0], moments[1], moments[2]
+        doubles[stride + 3] = 1.0 if moments[3] else 0.0
 
 
-@exact
+@jit
 def exponents_backward(k: Work, N: int, n: int, K: int, C: F32, order: I32, turned: F32, whole: F64, rest: F64,
                        direct: F64, t: F64) -> None:  # fmt: skip
     """G_ij of ``contract`` summed: over i in ``t``, with y_j (from that of the best target) over j in ``direct``.
@@ -271,7 +271,7 @@ def exponents_backward(k: Work, N: int, n: int, K: int, C: F32, order: I32, turn
         direct[i] -= rest[i] * k.k64[Y, best[i]]
 
 
-@exact
+@jit
 def covariances64(k: Work, N: int, phi: F64, cov: F64) -> None:
     """cov_i = Cov_i(phi, y), from differences to the best target."""
     u, v, best, glo, ghi, y = k.k32[U], k.n32[V], k.n_int[BEST], k.n_int[GLO], k.n_int[GHI], k.k64[Y]
@@ -290,7 +290,7 @@ def covariances64(k: Work, N: int, phi: F64, cov: F64) -> None:
         store64(cov, i, products - means * means_y)
 
 
-@exact
+@jit
 def along_places(k: Work, N: int, n: int, K: int, t: F64, direct: F64, W: F64, inv: F64, scratch: F64, cov: F64,
                  out: F64) -> bool:  # fmt: skip
     """sum_j G_ij y_j - a_i Cov_i(lambda, y) from the edges W; returns whether too much of it cancelled.
@@ -315,7 +315,7 @@ def along_places(k: Work, N: int, n: int, K: int, t: F64, direct: F64, W: F64, i
     return whole < _CANCELLED * parts
 
 
-@exact
+@jit
 def logs_rows_backward(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, eps: F32, n: int, K: int, squash: int,
                        steps: _Steps, C: F32, grad: F32, state32: F32) -> None:  # fmt: skip
     """Cotangents of x from those of the logarithms, C (R, n, K)."""
@@ -329,10 +329,10 @@ def logs_rows_backward(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, ep
     t, inv, scratch = targets[0], targets[1], targets[2:]
     first_one = True
     for row in range(start, stop):
-        of64, of32 = state64[row * size // 2 :], state32[row * size + at32 :]
+        doubles, singles = state64[row * size // 2 :], state32[row * size + at32 :]
         order = state_int[row * size + at_int : row * size + at_int + n]
         answer = grad[row * n : row * n + n]
-        mean, per_unit, weight, spread = of64[stride], of64[stride + 1], of64[stride + 2], of64[stride + 3]
+        mean, per_unit, weight, spread = doubles[stride], doubles[stride + 1], doubles[stride + 2], doubles[stride + 3]
         if np.isnan(weight):
             answer[:] = np.nan
             continue
@@ -342,7 +342,7 @@ def logs_rows_backward(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, ep
         e = np.float64(eps[row * steps[3]])
         places(xs, aw, squash, k.k64[Y, 0], k.k64[Y, K - 1], at)
         for j in range(stride):
-            k.k64[H, j], k.k32[U, j] = of64[j], of32[j]
+            k.k64[H, j], k.k32[U, j] = doubles[j], singles[j]
         sources_into(k, n, np.int64(0), 0.0, 0.0, order)
         take_roots(k.n32[ROOT], N)
         bands(k, N, K, e)

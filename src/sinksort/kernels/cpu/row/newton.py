@@ -20,10 +20,10 @@ import math
 
 import numpy as np
 
-from ..engine.compile import borrowing
+from ..engine.compile import jit_no_refcount
 from ..engine.maths import F32, F64, I64, copied, exp32
 from ..engine.staircase import SAME_MASS_SINGLE, passages
-from ..engine.vectors import choose, lane_numbers, load, load64, narrow, splat, store, total, totals
+from ..engine.vectors import lane_numbers, load, load64, narrow, select, splat, store, total, totals
 from .laplacian import edges, eliminate, substitute
 
 CUT = 36.0  #: reduced cost beyond which nothing is kept
@@ -42,7 +42,7 @@ _SINKHORN = 1  #: steps of Sinkhorn at the start, which cost little
 _KEEP = 0.2  #: an inverse is kept while each step leaves at most so much of the error
 
 
-@borrowing
+@jit_no_refcount
 def staircase(at: F64, aw: F32, n: int, y: F64, b: F64, K: int, eps: float, h: F64) -> None:
     """h_j = (y_j^2 - g_j) / eps for the optimal potential g of the hard sort: as ``solvers.start``.
 
@@ -55,7 +55,7 @@ def staircase(at: F64, aw: F32, n: int, y: F64, b: F64, K: int, eps: float, h: F
         h[j + 1] = h[j] + 2.0 * h[j + 1] / eps * (y[j + 1] - y[j])
 
 
-@borrowing
+@jit_no_refcount
 def best_targets(at: F64, N: int, y: F64, h: F64, K: int, eps: float, t: F64, r: F64, best: I64) -> None:
     """t, r and the target ``best`` with M = 0 of increasing sources."""
     j = 0
@@ -68,7 +68,7 @@ def best_targets(at: F64, N: int, y: F64, h: F64, K: int, eps: float, t: F64, r:
         t[i], r[i], best[i] = ti, here, j
 
 
-@borrowing
+@jit_no_refcount
 def band(t: F64, r: F64, best: I64, N: int, y: F64, h: F64, K: int, cut: float, lo: I64, hi: I64, ends: I64) -> None:
     """Which blocks meet which groups at a reduced cost of at most ``cut``.
 
@@ -98,7 +98,7 @@ def band(t: F64, r: F64, best: I64, N: int, y: F64, h: F64, K: int, cut: float, 
         ends[g] = 4 * last
 
 
-@borrowing
+@jit_no_refcount
 def groups_of_blocks(lo: I64, hi: I64, blocks: int, groups: int, glo: I64, ghi: I64) -> None:
     """The band the other way round."""
     first, last = 0, 0
@@ -111,7 +111,7 @@ def groups_of_blocks(lo: I64, hi: I64, blocks: int, groups: int, glo: I64, ghi: 
         glo[q], ghi[q] = first, last
 
 
-@borrowing
+@jit_no_refcount
 def gibbs(t: F64, r: F64, best: I64, N: int, y: F64, h: F64, K: int, lo: I64, hi: I64, single: F32, G: F32) -> None:
     """G_ij at [j, i], in the band: 0 in place of the 1 where j is ``best``, and for targets that fill a group.
 
@@ -143,14 +143,14 @@ def gibbs(t: F64, r: F64, best: I64, N: int, y: F64, h: F64, K: int, lo: I64, hi
         G[best[i] * N + i] = _ZERO
 
 
-@borrowing
+@jit_no_refcount
 def complete(G: F32, N: int, best: I64) -> None:
     """Adds the ones at ``best``."""
     for i in range(N):
         G[best[i] * N + i] = _ONE
 
 
-@borrowing
+@jit_no_refcount
 def excesses(mass: F32, best: I64, N: int, b64: F64, K: int, excess: F32, sums: F64) -> None:
     """What a target lacks if every source goes to its best one: b_j - sum of their weights, zero in total."""
     copied(b64, sums[:K])
@@ -164,7 +164,7 @@ def excesses(mass: F32, best: I64, N: int, b64: F64, K: int, excess: F32, sums: 
         excess[j] = lacks if abs(lacks) > _ROUNDING * b64[j] else 0.0
 
 
-@borrowing
+@jit_no_refcount
 def scale(G: F32, N: int, K: int, mass: F32, best: I64, u: F32, lo: I64, hi: I64, glo: I64, ghi: I64, soft: bool,
           v: F32, w: F32, parts: F32, s: F32) -> None:  # fmt: skip
     """v; in ``w`` the weight a_i v_i sum_j G_ij u_j that leaves each source's best target; s_j = sum_i a_i v_i G_ij.
@@ -194,7 +194,7 @@ def scale(G: F32, N: int, K: int, mass: F32, best: I64, u: F32, lo: I64, hi: I64
     gather(G, N, K, parts, lo, hi, parts[N:], s)
 
 
-@borrowing
+@jit_no_refcount
 def add_by_best(w: F32, best: I64, N: int, out: F32) -> None:
     """out_j += sum of w_i over sources whose best target is j; sums are float64, since they may be long."""
     j, here = best[0], 0.0
@@ -206,7 +206,7 @@ def add_by_best(w: F32, best: I64, N: int, out: F32) -> None:
     out[j] += here
 
 
-@borrowing
+@jit_no_refcount
 def gather(G: F32, N: int, K: int, w: F32, lo: I64, hi: I64, parts: F32, s: F32) -> None:
     """s_j = sum_i w_i G_ij."""
     for g in range((K + 3) // 4):
@@ -226,7 +226,7 @@ def gather(G: F32, N: int, K: int, w: F32, lo: I64, hi: I64, parts: F32, s: F32)
     add_up(parts, K, s)
 
 
-@borrowing
+@jit_no_refcount
 def add_up(parts: F32, K: int, s: F32) -> None:
     """Sums of the rows of ``parts`` (K, 16), sixteen at a time; its rows beyond K, up to a multiple of 16, are read."""
     for j in range(0, K, 16):
@@ -237,10 +237,10 @@ def add_up(parts: F32, K: int, s: F32) -> None:
             load(parts, o + 128), load(parts, o + 144), load(parts, o + 160), load(parts, o + 176),
             load(parts, o + 192), load(parts, o + 208), load(parts, o + 224), load(parts, o + 240),
         ))  # fmt: skip
-        store(s, j, choose(lane_numbers() < float(K - j), s16, splat(0.0)))
+        store(s, j, select(lane_numbers() < float(K - j), s16, splat(0.0)))
 
 
-@borrowing
+@jit_no_refcount
 def newton(G: F32, N: int, K: int, mass: F32, ra: F32, best: I64, b: F32, excess: F32, lo: I64, hi: I64, glo: I64,
            ghi: I64, near_lo: I64, near_hi: I64, near_ends: I64, stride: int, fine: bool, Q: F32, W: F32, ends: I64,
            inv: F32, u: F32, v: F32, w: F32, parts: F32, s: F32, small: F32) -> tuple[float, int, bool]:  # fmt: skip
@@ -270,7 +270,7 @@ def newton(G: F32, N: int, K: int, mass: F32, ra: F32, best: I64, b: F32, excess
         for c in range(0, stride, 16):
             off = load(rho, c)
             store(z, c, off)
-            errors = errors + choose(off > 0.0, off, splat(0.0) - off)
+            errors = errors + select(off > 0.0, off, splat(0.0) - off)
             slopes = slopes + off * load(direction, c)
             flows = flows + load(u, c) * load(s, c)
         error, flow = float(total(errors)), total(flows)
@@ -284,7 +284,7 @@ def newton(G: F32, N: int, K: int, mass: F32, ra: F32, best: I64, b: F32, excess
         if step < _SINKHORN:
             for c in range(0, stride, 16):
                 get = load(b, c) - load(rho, c)
-                store(u, c, load(u, c) * choose(get > _TINY, load(b, c) / get, splat(1.0)))
+                store(u, c, load(u, c) * select(get > _TINY, load(b, c) / get, splat(1.0)))
             continue
         slope_here = float(total(slopes))
         if slope_here < -0.5 * slope:  # past the maximum: the secant says where it is
@@ -312,7 +312,7 @@ def newton(G: F32, N: int, K: int, mass: F32, ra: F32, best: I64, b: F32, excess
     return error, eliminations, near
 
 
-@borrowing
+@jit_no_refcount
 def _direct(direction: F32, rho: F32, b: F32, K: int, stride: int) -> float:
     """Bounds a step, and returns the slope along it."""
     centre = splat(0.0)
@@ -322,8 +322,8 @@ def _direct(direction: F32, rho: F32, b: F32, K: int, stride: int) -> float:
     slopes = splat(0.0)
     for c in range(0, stride, 16):
         d = load(direction, c) - mean
-        d = choose(d > -_LARGEST_STEP, d, splat(-_LARGEST_STEP))
-        d = choose(d < _LARGEST_STEP, d, splat(_LARGEST_STEP))
+        d = select(d > -_LARGEST_STEP, d, splat(-_LARGEST_STEP))
+        d = select(d < _LARGEST_STEP, d, splat(_LARGEST_STEP))
         store(direction, c, d)
         slopes = slopes + d * load(rho, c)
     slope = float(total(slopes))

@@ -16,7 +16,7 @@ import math
 import numpy as np
 
 from ..engine.blocks import BLOCK, Array, Rows, load, load_weights, store, task_of
-from ..engine.compile import exact, summing
+from ..engine.compile import jit, jit_reassociate
 from ..engine.potentials import (
     NEAR,
     add_columns,
@@ -51,7 +51,7 @@ _REMAINDER = 9.0 / 384.0  # of cubic interpolation, see ``grid.Grid.remainder``
 _CHUNK = 64
 
 
-@exact
+@jit
 def lay_grid(first: int, last: int, state: np.ndarray, eps: np.ndarray) -> None:
     """Cells of a width for which ordinary inputs are smooth: as many as the values span."""
     for r in range(first, last):
@@ -62,7 +62,7 @@ def lay_grid(first: int, last: int, state: np.ndarray, eps: np.ndarray) -> None:
             head[CELLS] = max(4.0, cells) if cells <= MOST_CELLS else 0.0  # no cells: too many
 
 
-@exact
+@jit
 def _in_cells(x: np.ndarray, count: int, head: np.ndarray) -> None:
     """Positions in units of cells, in place of x~."""
     low, per_width, cells = head[LOW], 1.0 / head[WIDTH], head[CELLS]
@@ -72,7 +72,7 @@ def _in_cells(x: np.ndarray, count: int, head: np.ndarray) -> None:
         x[i] = position if position < cells else cells
 
 
-@exact
+@jit
 def spread(
     first: int, last: int, rows: Rows, index: np.ndarray, state: np.ndarray, carried: Array, moments: np.ndarray
 ) -> None:
@@ -126,7 +126,7 @@ def spread(
                     cell[7] += w[i] * t * t * t
 
 
-@exact
+@jit
 def _gathered(moments: np.ndarray, cells: int) -> np.ndarray:
     """The moments of all pieces, in the place of the first."""
     for part in range(1, len(moments)):
@@ -137,7 +137,7 @@ def _gathered(moments: np.ndarray, cells: int) -> np.ndarray:
     return total
 
 
-@exact
+@jit
 def _masses(moments: np.ndarray, column: int, cells: int, factor: float) -> np.ndarray:
     """Moments moved to the nodes of cubic interpolation: cell k has nodes k to k + 3 around it, at -1, 0, 1 and 2."""
     out = np.zeros(cells + 3)
@@ -151,7 +151,7 @@ def _masses(moments: np.ndarray, column: int, cells: int, factor: float) -> np.n
     return out
 
 
-@exact
+@jit
 def _polynomials(F: np.ndarray, cells: int, column: int, out: np.ndarray) -> None:
     """Coefficients of the cubics through values F at the nodes, into out (cells, columns)."""
     for k in range(cells):
@@ -162,7 +162,7 @@ def _polynomials(F: np.ndarray, cells: int, column: int, out: np.ndarray) -> Non
         out[k, column + 3] = (f3 - f0) / 6.0 + (f1 - f2) / 2.0
 
 
-@exact
+@jit
 def _remainder(F: np.ndarray, k: int, nodes: int) -> float:
     """About how far the cubic of cell k is off: by the larger of the two fourth differences that contain it."""
     largest = 0.0
@@ -172,7 +172,7 @@ def _remainder(F: np.ndarray, k: int, nodes: int) -> float:
     return _REMAINDER * largest
 
 
-@summing
+@jit_reassociate
 def _rule_error(p: np.ndarray, ends: np.ndarray, K: int, count: int, out: np.ndarray, work: np.ndarray) -> None:
     """The estimate of ``rules`` for every source of a block."""
     for i in range(count):
@@ -183,7 +183,7 @@ def _rule_error(p: np.ndarray, ends: np.ndarray, K: int, count: int, out: np.nda
             out[i] += 4.0 * work[i] * work[i]
 
 
-@exact
+@jit
 def solve(
     first: int, last: int, index: np.ndarray, state: np.ndarray, moments: np.ndarray, y: np.ndarray, b: np.ndarray,
     phi: np.ndarray, ends: np.ndarray, eps: np.ndarray,
@@ -250,7 +250,7 @@ def solve(
         head[OTHER_ERROR] = off_rule
 
 
-@exact
+@jit
 def read(
     first: int, last: int, rows: Rows, index: np.ndarray, state: np.ndarray, polynomials: np.ndarray, out: Array
 ) -> None:
@@ -276,7 +276,7 @@ def read(
             store(out, r, at, count, x)
 
 
-@exact
+@jit
 def solve_backward(
     first: int, last: int, index: np.ndarray, state: np.ndarray, moments: np.ndarray, y: np.ndarray, b: np.ndarray,
     phi: np.ndarray, eps: np.ndarray,
@@ -320,7 +320,7 @@ def solve_backward(
         _polynomials(F[1], cells, 4, in_cells)
 
 
-@summing
+@jit_reassociate
 def _covariances(
     p: np.ndarray, v: np.ndarray, v_mean: np.ndarray, y: np.ndarray, y_mean: np.ndarray, K: int, count: int,
     out: np.ndarray,
@@ -333,7 +333,7 @@ def _covariances(
             out[i] += row[i] * (v_j - v_mean[i]) * (y_j - y_mean[i])
 
 
-@exact
+@jit
 def read_backward(
     first: int, last: int, rows: Rows, index: np.ndarray, state: np.ndarray, polynomials: np.ndarray, carried: Array,
     out: Array, sums: np.ndarray,

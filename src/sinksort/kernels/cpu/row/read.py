@@ -7,13 +7,13 @@ come out with all their digits instead of as differences of large numbers.
 
 from __future__ import annotations
 
-from ..engine.compile import borrowing
+from ..engine.compile import jit_no_refcount
 from ..engine.maths import F32, I64
-from ..engine.vectors import choose, highest, load, splat, store
+from ..engine.vectors import highest, load, select, splat, store
 from .newton import add_by_best, add_up
 
 LASTS = 4  #: coefficients that the error of a rule is estimated from
-BEFORE_LASTS = 2  #: those in ``Ask.last`` that are not looked at: of ``rules.LAST``
+BEFORE_LASTS = 2  #: those in ``Request.last`` that are not looked at: of ``rules.LAST``
 #: The error is taken to be this times the largest sum of their squares. (The reference takes six coefficients.) Every
 #: other one may vanish, and of three that leaves one: of rows of zeros and ones, half of each, one in a hundred passed
 #: that was wrong by 3e-5. With four nothing that was accepted at 5e-6 was wrong by more than 2e-8, among some 1,300
@@ -21,7 +21,7 @@ BEFORE_LASTS = 2  #: those in ``Ask.last`` that are not looked at: of ``rules.LA
 ERRORS = 6.0
 
 
-@borrowing
+@jit_no_refcount
 def pulled(G: F32, N: int, u: F32, v: F32, phi: F32, last: F32, lasts: int, stride: int, glo: I64, ghi: I64,
            occupied: F32, scaled: F32, out: F32) -> float:  # fmt: skip
     """out_i = sum_j p_ij phi_j; returns the error of the rule as ``ERRORS`` says. G must be complete.
@@ -50,17 +50,17 @@ def pulled(G: F32, N: int, u: F32, v: F32, phi: F32, last: F32, lasts: int, stri
             s3, s4 = s3 + p * l3[j], s4 + p * l4[j]
         store(out, 16 * q, s0 * vq)
         squares = (s1 * s1 + s2 * s2 + s3 * s3 + s4 * s4) * vq * vq * load(occupied, 16 * q)
-        worst = choose(squares > worst, squares, worst)
+        worst = select(squares > worst, squares, worst)
     return ERRORS * float(highest(worst))
 
 
-@borrowing
+@jit_no_refcount
 def at_best(phi: F32, best: I64, N: int, out: F32) -> None:
     for i in range(N):
         out[i] = phi[best[i]]
 
 
-@borrowing
+@jit_no_refcount
 def covariances(G: F32, N: int, u: F32, v: F32, phi: F32, phi_0: F32, y: F32, y_0: F32, glo: I64, ghi: I64,
                 mean: F32, cov: F32) -> None:  # fmt: skip
     """mean_i = E_i phi - phi_0 and cov_i = Cov_i(phi, y)."""
@@ -81,7 +81,7 @@ def covariances(G: F32, N: int, u: F32, v: F32, phi: F32, phi_0: F32, y: F32, y_
         store(cov, i, products * vq - means * means_y * vq)
 
 
-@borrowing
+@jit_no_refcount
 def means(G: F32, N: int, u: F32, v: F32, phi: F32, phi_0: F32, stride: int, glo: I64, ghi: I64, soft: bool,
           scaled: F32, mean: F32) -> None:  # fmt: skip
     """mean_i = E_i phi - phi_0; when ``soft``, phi_0 is no help, and taken to be zero."""
@@ -103,7 +103,7 @@ def means(G: F32, N: int, u: F32, v: F32, phi: F32, phi_0: F32, stride: int, glo
         store(mean, i, (even + odd) * load(v, i))
 
 
-@borrowing
+@jit_no_refcount
 def tensions(G: F32, N: int, K: int, u: F32, v: F32, w: F32, phi: F32, phi_0: F32, mean: F32, lo: I64, hi: I64,
              best: I64, soft: bool, parts: F32, t: F32) -> None:  # fmt: skip
     """t_j = sum_i w_i p_ij (phi_j - E_i phi) from what ``means`` says. With w = a this is L phi."""

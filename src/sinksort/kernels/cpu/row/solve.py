@@ -10,11 +10,11 @@ import math
 
 import numpy as np
 
-from ..engine.compile import borrowing, exact
+from ..engine.compile import jit, jit_no_refcount
 from ..engine.maths import F32, F64, I32, I64, copied, larger, places, places_again, places_backward, row_into, size_of
 from ..engine.sources import padded, range_of, sort_places
 from ..engine.vectors import highest, load, splat, store, total
-from .double_backward import along_places, balanced, careful
+from .double_backward import along_places, balanced, double_backward
 from .grid import BEYOND, cells_for, finer_cells, interpolate, masses, moments, polynomials, remainder
 from .laplacian import edges, eliminate, substitute
 from .newton import (
@@ -104,7 +104,7 @@ _REFINED, _REFINED_STIFF = np.float32(2e-5), np.float32(1e-6)  #: how far lambda
 _RIDGE = np.float32(1e-9)  #: to the ground, times b and what flows: across weaker links lambda would be all rounding
 
 
-@borrowing
+@jit_no_refcount
 def solved(k: Work, n: int, K: int, eps: float, cells: int, low: float, high: float, order: I32,
            W: F32) -> tuple[float, bool, bool]:  # fmt: skip
     """Solves the plan of a row whose places are known; returns its marginal error, whether W was needed, and near."""
@@ -129,13 +129,13 @@ def solved(k: Work, n: int, K: int, eps: float, cells: int, low: float, high: fl
     return error, eliminations > 0, near
 
 
-@borrowing
+@jit_no_refcount
 def bands(k: Work, N: int, K: int, eps: float) -> None:
     """``bands_within`` of all that counts however stiff the plan is."""
     bands_within(k, N, K, eps, CUT)
 
 
-@borrowing
+@jit_no_refcount
 def bands_within(k: Work, N: int, K: int, eps: float, cut: float) -> None:
     """From places and h: t, r, the best targets, and which sources meet which targets, all and near ones."""
     y, h, t, r, best = k.k64[Y], k.k64[H], k.n64[T], k.n64[R], k.n_int[BEST]
@@ -146,7 +146,7 @@ def bands_within(k: Work, N: int, K: int, eps: float, cut: float) -> None:
     groups_of_blocks(lo, hi, N // 16, (K + 3) // 4, k.n_int[GLO], k.n_int[GHI])
 
 
-@borrowing
+@jit_no_refcount
 def save(k: Work, K: int, standard: tuple[float, float, float, bool], eliminated: bool, near: bool, ruled: bool,
          state64: F64, state32: F32) -> None:  # fmt: skip
     stride = padded(K)
@@ -158,7 +158,7 @@ def save(k: Work, K: int, standard: tuple[float, float, float, bool], eliminated
     copied(k.k32[INV], state32[stride : 2 * stride])
 
 
-@exact
+@jit
 def pull_rows(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F32, last: F32, eps: F32, n: int, K: int,
               whole: bool, size: int, squash: int, steps: tuple[int, int, int, int, int], out: F32, state32: F32,
               errors: F32) -> None:  # fmt: skip
@@ -173,11 +173,15 @@ def pull_rows(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F32, l
     xs, at, read, span = k.n32[XS], k.n64[AT], k.n32[READ], 1.0
     first_one = True
     for row in range(start, stop):
-        of64, of32, of_int = state64[row * size // 2 :], state32[row * size + at32 :], state_int[row * size + at_int :]
+        doubles, singles, of_int = (
+            state64[row * size // 2 :],
+            state32[row * size + at32 :],
+            state_int[row * size + at_int :],
+        )
         answer = out[row * n : row * n + n]
         if not row_into(x, row * n, n, xs):
             answer[:] = np.nan
-            of64[stride + 2], of64[stride + 3], errors[row] = np.nan, 0.0, 0.0
+            doubles[stride + 2], doubles[stride + 3], errors[row] = np.nan, 0.0, 0.0
             continue
         given_into(k, y, b, a, row, n, K, steps, first_one)
         if first_one or steps[1] > 0:
@@ -188,9 +192,9 @@ def pull_rows(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F32, l
                 copied(last[row * steps[2] + (BEFORE_LASTS + j) * K :], k.last[j * stride : j * stride + K])
         first_one = False
         e = np.float64(eps[row * steps[3]])
-        first, final = outermost(k, K, lasts > 0)
-        standard = places(xs, k.n32[AW], squash, first, final, at)
-        W = k.W if whole or K > SAVED else of32[2 * stride :]
+        first, rejects_by_nan = outermost(k, K, lasts > 0)
+        standard = places(xs, k.n32[AW], squash, first, rejects_by_nan, at)
+        W = k.W if whole or K > SAVED else singles[2 * stride :]
         low, high = range_of(at, n)
         cells = cells_for(n, K, low, high, e)
         rule = 0.0
@@ -215,22 +219,22 @@ def pull_rows(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F32, l
             cells = finer_cells(cells, off / ACCEPTED, n) if off > ACCEPTED else 0
         errors[row] = max(error, rule) if rule < np.inf else np.inf
         of_int[0] = cells
-        save(k, K, standard, eliminated, near, lasts > 0, of64, of32)
+        save(k, K, standard, eliminated, near, lasts > 0, doubles, singles)
 
 
-@exact
+@jit
 def of_masses(of_int: I32, N: int) -> F32:
     """What nodes of a grid weigh, in a state: in place of the order of the values."""
     return of_int[1 : 1 + N].view(np.float32)
 
 
-@borrowing
+@jit_no_refcount
 def outermost(k: Work, K: int, ruled: bool) -> tuple[float, float]:
     """The first and the last target: the nodes of a rule lie inside."""
     return (0.0, 1.0) if ruled else (k.k64[Y, 0], k.k64[Y, K - 1])
 
 
-@exact
+@jit
 def push_rows(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, eps: F32, n: int, K: int, squash: int,
               steps: tuple[int, int, int, int, int], out: F32, state32: F32, errors: F32) -> None:  # fmt: skip
     """As ``pull_rows``; what is averaged is (x - mean) * scale, so that nothing overflows."""
@@ -241,11 +245,15 @@ def push_rows(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, eps: F32, n
     xs, at, carried = k.n32[XS], k.n64[AT], k.n32[WEIGHT]
     first_one = True
     for row in range(start, stop):
-        of64, of32, of_int = state64[row * size // 2 :], state32[row * size + at32 :], state_int[row * size + at_int :]
+        doubles, singles, of_int = (
+            state64[row * size // 2 :],
+            state32[row * size + at32 :],
+            state_int[row * size + at_int :],
+        )
         answer = out[row * K : row * K + K]
         if not row_into(x, row * n, n, xs):
             answer[:] = np.nan
-            of64[stride + 2], errors[row] = np.nan, 0.0
+            doubles[stride + 2], errors[row] = np.nan, 0.0
             continue
         given_into(k, y, b, a, row, n, K, steps, first_one)
         first_one = False
@@ -253,7 +261,7 @@ def push_rows(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, eps: F32, n
         standard = places(xs, k.n32[AW], squash, k.k64[Y, 0], k.k64[Y, K - 1], at)
         mean, per_unit = standard[0], standard[1]
         low, high = range_of(at, n)
-        W = k.W if K > SAVED else of32[2 * stride :]
+        W = k.W if K > SAVED else singles[2 * stride :]
         errors[row], eliminated, near = solved(k, n, K, e, np.int64(0), low, high, of_int[1:], W)
         carry(k, n, mean, per_unit, of_int[1:])
         N = padded(n)
@@ -271,10 +279,10 @@ def push_rows(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, eps: F32, n
             if k.n32[AW, i] > 0.0 and not abs(xs[i]) < np.inf:
                 errors[row] = np.inf  # averages of infinite values are for the reference
         of_int[0] = 0
-        save(k, K, standard, eliminated, near, bool(np.int64(0)), of64, of32)
+        save(k, K, standard, eliminated, near, bool(np.int64(0)), doubles, singles)
 
 
-@borrowing
+@jit_no_refcount
 def carry(k: Work, n: int, mean: float, per_unit: float, order: I32) -> None:
     """a_i (x_i - mean) * scale, in the order of the sources."""
     for i in range(n):
@@ -284,7 +292,7 @@ def carry(k: Work, n: int, mean: float, per_unit: float, order: I32) -> None:
     k.n32[WEIGHT, n:] = 0.0
 
 
-@borrowing
+@jit_no_refcount
 def refined(k: Work, N: int, K: int, W: F32, ends: I64, soft: bool) -> bool:
     """lambda = L^+ t by the Laplacian that the solver left, refined until the next step would be small."""
     stride = padded(K)
@@ -318,7 +326,7 @@ def refined(k: Work, N: int, K: int, W: F32, ends: I64, soft: bool) -> bool:
     return False
 
 
-@borrowing
+@jit_no_refcount
 def towards_places(k: Work, n: int, N: int, K: int, cells: int, W: F32, saved: bool, near: bool) -> None:
     """From the cotangent w_i phi_j of the plan: Cov_i(phi, y) in COV, Cov_i(lambda, y) in COV_2, E_i phi in DIRECT.
 
@@ -355,7 +363,7 @@ def towards_places(k: Work, n: int, N: int, K: int, cells: int, W: F32, saved: b
     covariances(k.G, N, u, v, lam, phi_0, y32, y_0, glo, ghi, mean, k.n32[COV_2])
 
 
-@exact
+@jit
 def rows_backward(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K: int,
                   whole: bool, size: int, squash: int, push: bool, steps: tuple[int, int, int, int, int], w: F32,
                   grad: F32, state32: F32) -> None:  # fmt: skip
@@ -369,9 +377,18 @@ def rows_backward(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F3
     lo, hi, glo, ghi, best = k.k_int[LO], k.k_int[HI], k.n_int[GLO], k.n_int[GHI], k.n_int[BEST]
     first_one = True
     for row in range(start, stop):
-        of64, of32, of_int = state64[row * size // 2 :], state32[row * size + at32 :], state_int[row * size + at_int :]
+        doubles, singles, of_int = (
+            state64[row * size // 2 :],
+            state32[row * size + at32 :],
+            state_int[row * size + at_int :],
+        )
         answer, order, cells = grad[row * n : row * n + n], of_int[1:], np.int64(of_int[0])
-        mean, per_unit, total_weight, flags = of64[stride], of64[stride + 1], of64[stride + 2], of64[stride + 3]
+        mean, per_unit, total_weight, flags = (
+            doubles[stride],
+            doubles[stride + 1],
+            doubles[stride + 2],
+            doubles[stride + 3],
+        )
         if np.isnan(total_weight):
             answer[:] = np.nan
             continue
@@ -384,11 +401,11 @@ def rows_backward(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F3
                     k.k32[PHI, j] = k.k32[PHI, j] / k.k32[B, j] if k.k32[B, j] > 0.0 else 0.0
         first_one = False
         e = np.float64(eps[row * steps[3]])
-        first, final = outermost(k, K, flags > 7.5)
-        places_again(xs, aw, squash, mean, per_unit, first, final, at)
-        copied(of64, k.k64[H])
-        copied(of32, k.k32[U])
-        copied(of32[stride:], k.k32[INV])
+        first, rejects_by_nan = outermost(k, K, flags > 7.5)
+        places_again(xs, aw, squash, mean, per_unit, first, rejects_by_nan, at)
+        copied(doubles, k.k64[H])
+        copied(singles, k.k32[U])
+        copied(singles[stride:], k.k32[INV])
         low, high = range_of(at, n)
         if cells > 0:
             N = grid_into(k, n, cells, low, high)
@@ -411,7 +428,7 @@ def rows_backward(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F3
         gibbs(k.n64[T], k.n64[R], best, N, k.k64[Y], k.k64[H], K, lo, hi, k.in_cells, k.G)
         scale(k.G, N, K, k.n32[MASS], best, k.k32[U], lo, hi, glo, ghi, bool(np.int64(0)), k.n32[V],
               k.n32[COV], k.parts, k.k32[S])  # fmt: skip
-        towards_places(k, n, N, K, cells, of32[2 * stride :] if saved else k.W, saved and flags % 4.0 > 1.5,
+        towards_places(k, n, N, K, cells, singles[2 * stride :] if saved else k.W, saved and flags % 4.0 > 1.5,
                        flags % 8.0 > 3.5)  # fmt: skip
         if cells > 0:
             polynomials(k.n32[COV_2], cells, k.in_cells)
@@ -425,7 +442,7 @@ def rows_backward(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F3
             for i in range(n):
                 read[order[i]], given[order[i]] = k.n32[COV, i], weight[i]
         if cancelled:
-            careful(at, aw, n, given, k.k64[Y], k.k64[B64], k.k64[H], k.k32[U], k.k32[PHI], K, e, read)
+            double_backward(at, aw, n, given, k.k64[Y], k.k64[B64], k.k64[H], k.k32[U], k.k32[PHI], K, e, read)
         read[n:] = 0.0
         unit = 1.0 / per_unit if push else 1.0
         places_backward(xs, aw, at, squash, mean, per_unit, total_weight, flags % 2.0 > 0.5, unit, read)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..engine.compile import borrowing, exact
+from ..engine.compile import jit, jit_no_refcount
 from ..engine.maths import F32, F64, I32, I64, copied, in_lines
 from ..engine.sources import padded
 from ..engine.vectors import load, root, splat, store
@@ -45,7 +45,7 @@ class Work(NamedTuple):
     W: F32  #: (K K)
 
 
-@exact
+@jit
 def workspace(n: int, K: int) -> Work:
     """What belongs to targets is zero behind them; what belongs to values or sources is written before it is read.
 
@@ -77,7 +77,7 @@ def workspace(n: int, K: int) -> Work:
     )
 
 
-@borrowing
+@jit_no_refcount
 def state_parts(n: int, K: int, whole: bool) -> tuple[int, int, int]:
     """Where a state has float32 (u, 1/pivots, W) and int32 (cells, order or masses), and its size: all in their units.
 
@@ -90,7 +90,7 @@ def state_parts(n: int, K: int, whole: bool) -> tuple[int, int, int]:
     return single, integer, padded(integer + 1 + n)
 
 
-@borrowing
+@jit_no_refcount
 def state_size(n: int, K: int, m: int) -> int:
     """Of a row: the larger of what a rule needs and what all m targets do, and a flag that says which it was.
 
@@ -100,7 +100,7 @@ def state_size(n: int, K: int, m: int) -> int:
     return max(by_rule, sort_state(n, K)) if m == 0 else max(by_rule, state_parts(n, m, True)[2]) + 16
 
 
-@borrowing
+@jit_no_refcount
 def given_into(k: Work, y: F32, b: F32, a: F32, row: int, n: int, K: int, steps: tuple[int, int, int, int, int],
                first_one: bool) -> None:  # fmt: skip
     """Targets and weights of a row; what rows share is there after the first one."""
@@ -110,7 +110,7 @@ def given_into(k: Work, y: F32, b: F32, a: F32, row: int, n: int, K: int, steps:
         weights_into(k, a, row * n, n, steps[4] > 0)
 
 
-@borrowing
+@jit_no_refcount
 def targets_into(k: Work, y: F32, b: F32, first: int, K: int) -> None:
     copied(y[first:], k.k64[Y, :K])
     copied(b[first:], k.k64[B64, :K])
@@ -118,7 +118,7 @@ def targets_into(k: Work, y: F32, b: F32, first: int, K: int) -> None:
     copied(b[first:], k.k32[B, :K])
 
 
-@borrowing
+@jit_no_refcount
 def weights_into(k: Work, a: F32, first: int, n: int, weighted: bool) -> None:
     aw = k.n32[AW]
     if weighted:
@@ -129,7 +129,7 @@ def weights_into(k: Work, a: F32, first: int, n: int, weighted: bool) -> None:
     aw[n:] = 0.0
 
 
-@borrowing
+@jit_no_refcount
 def sources_into(k: Work, n: int, cells: int, low: float, high: float, order: I32) -> int:
     """The sources of a row: its values in the order given, or the nodes of a grid. Returns how many."""
     if cells > 0:
@@ -145,7 +145,7 @@ def sources_into(k: Work, n: int, cells: int, low: float, high: float, order: I3
     return N
 
 
-@borrowing
+@jit_no_refcount
 def grid_into(k: Work, n: int, cells: int, low: float, high: float) -> int:
     """The nodes of a grid, and where on it the values are. Returns how many nodes there are."""
     lay_grid(low, high, cells, k.n64[PLACE])
@@ -153,7 +153,7 @@ def grid_into(k: Work, n: int, cells: int, low: float, high: float) -> int:
     return cells + BEYOND
 
 
-@borrowing
+@jit_no_refcount
 def values_into(k: Work, n: int, order: I32) -> int:
     """Places and masses of values in order."""
     N, at, place, aw, mass = padded(n), k.n64[AT], k.n64[PLACE], k.n32[AW], k.n32[MASS]
@@ -163,7 +163,7 @@ def values_into(k: Work, n: int, order: I32) -> int:
     return N
 
 
-@borrowing
+@jit_no_refcount
 def roots_into(k: Work, n: int, N: int, cells: int) -> None:
     """The roots of what sources weigh, never negative, once they are in place."""
     if cells > 0:
@@ -174,7 +174,7 @@ def roots_into(k: Work, n: int, N: int, cells: int) -> None:
     take_roots(k.n32[ROOT], N)
 
 
-@borrowing
+@jit_no_refcount
 def take_roots(masses: F32, N: int) -> None:
     for i in range(0, N, 16):
         store(masses, i, root(load(masses, i)))

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 
-from ..engine.compile import exact
+from ..engine.compile import jit
 from ..engine.maths import F64, I32
 from ..engine.staircase import SAME_MASS, passages
 
@@ -31,14 +31,14 @@ _CLOSE = 0.02  #: of its width: closer than this two of them would amplify round
 _SAME_PLACE = 1e-13  #: deviation of a panel that is one point
 
 
-@exact
+@jit
 def boundaries(x: F64, a: F64, n: int, b: F64, K: int, z: F64) -> None:
     """The hard sort of sources x with weights a: z[j] to z[j + 1] is where the sources of target j stand."""
     z[0], z[K] = x[0], x[n - 1]
     passages(x, a, n, b, K, SAME_MASS, z[1:])
 
 
-@exact
+@jit
 def panels(y: F64, b: F64, K: int, z: F64, eps: float, change: float, nodes: F64, weights: F64) -> int:
     """Nodes for the K points y, from which the other side is at z (see ``boundaries``); returns how many.
 
@@ -52,7 +52,7 @@ def panels(y: F64, b: F64, K: int, z: F64, eps: float, change: float, nodes: F64
     return count
 
 
-@exact
+@jit
 def _end_of_panel(y: F64, K: int, z: F64, eps: float, change: float, first: int) -> int:
     end, around, rate = first + 1, math.sqrt(0.5 * eps), 2.0 / eps
     while end < K:
@@ -64,7 +64,7 @@ def _end_of_panel(y: F64, K: int, z: F64, eps: float, change: float, first: int)
     return end
 
 
-@exact
+@jit
 def _two_nodes(y: F64, b: F64, first: int, end: int, nodes: F64, weights: F64) -> int:
     weight, moment = 0.0, 0.0
     for j in range(first, end):
@@ -92,7 +92,7 @@ def _two_nodes(y: F64, b: F64, first: int, end: int, nodes: F64, weights: F64) -
     return 2
 
 
-@exact
+@jit
 def keep(y: F64, K: int, z: F64, eps: float, change: float, kept: I32, slot: I32, share: F64) -> int:
     """Which of the K points stand for all of them, for weights of any sign; returns how many.
 
@@ -118,7 +118,7 @@ def keep(y: F64, K: int, z: F64, eps: float, change: float, kept: I32, slot: I32
     return count
 
 
-@exact
+@jit
 def _spaced(y: F64, first: int, end: int, kept: I32) -> bool:
     """The points nearest to ``_WHERE``; False if two are too close for a polynomial through them."""
     width, j, apart = y[end - 1] - y[first], first, True
@@ -132,7 +132,7 @@ def _spaced(y: F64, first: int, end: int, kept: I32) -> bool:
     return apart
 
 
-@exact
+@jit
 def _lagrange(y: F64, kept: I32, k: int, place: float) -> float:
     """The polynomial that is 1 at point k of those kept and 0 at the others."""
     value, here = 1.0, y[kept[k]]
@@ -142,7 +142,7 @@ def _lagrange(y: F64, kept: I32, k: int, place: float) -> float:
     return value
 
 
-@exact
+@jit
 def moved(w: F64, K: int, slot: I32, share: F64, count: int, out: F64) -> None:
     """The weights w of K points, moved to the ``count`` that were kept. ``out`` has room for PER_PANEL more."""
     out[: count + PER_PANEL] = 0.0

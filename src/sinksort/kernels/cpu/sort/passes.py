@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 
-from ..engine.compile import exact, summing
+from ..engine.compile import jit, jit_reassociate
 from ..engine.maths import F64, I32, I64, exp_soon
 from ..engine.vectors import load64, splat64, store64, total64
 
@@ -18,7 +18,7 @@ _CUT = 36.0  #: exponents so far below the largest are left out: 2e-16
 _ROUNDING = 1e-9  #: by which exponents of equal values may differ
 
 
-@exact
+@jit
 def windows(F: F64, x: F64, n: int, y: F64, K: int, eps: float, lo: I32, hi: I32, H: F64) -> None:
     """Values first to last - 1 of each target, in whole sixteens; and H, so that the largest exponents are 0."""
     best, first, end = 0, 0, 0
@@ -37,7 +37,7 @@ def windows(F: F64, x: F64, n: int, y: F64, K: int, eps: float, lo: I32, hi: I32
         lo[j], hi[j], H[j] = first // 16 * 16, (end + 15) // 16 * 16, -here
 
 
-@exact
+@jit
 def averages(F: F64, x: F64, a: F64, values: F64, N: int, y: F64, b: F64, K: int, eps: float, lo: I32, hi: I32, H: F64,
              out: F64, sent: F64, q: F64) -> None:  # fmt: skip
     """H, averages of ``values``, and sent_i = sum_j b_j q_ij, which is to be one."""
@@ -59,7 +59,7 @@ def averages(F: F64, x: F64, a: F64, values: F64, N: int, y: F64, b: F64, K: int
             store64(sent, i, load64(sent, i) + load64(q, i) * share)
 
 
-@exact
+@jit
 def tensions(F: F64, x: F64, values: F64, N: int, y: F64, c: F64, carried: F64, K: int, eps: float, lo: I32, hi: I32,
              H: F64, tau: F64, along: F64, direct: F64) -> None:  # fmt: skip
     """Sums over j of c_j q_ij (``direct``), of (c_j values_i - carried_j) q_ij (``tau``), times y_j - x_i (``along``).
@@ -79,7 +79,7 @@ def tensions(F: F64, x: F64, values: F64, N: int, y: F64, c: F64, carried: F64, 
             store64(along, i, load64(along, i) + t * d)
 
 
-@exact
+@jit
 def means(F: F64, x: F64, N: int, y: F64, b: F64, levels: F64, K: int, eps: float, lo: I32, hi: I32, H: F64, out: F64,
           sent: F64) -> None:  # fmt: skip
     """Sums over j of b_j q_ij levels_j (``out``) and of b_j q_ij (``sent``)."""
@@ -94,7 +94,7 @@ def means(F: F64, x: F64, N: int, y: F64, b: F64, levels: F64, K: int, eps: floa
             store64(out, i, load64(out, i) + e * level)
 
 
-@exact
+@jit
 def pulls(F: F64, x: F64, w: F64, mean: F64, N: int, y: F64, b: F64, levels: F64, K: int, eps: float, lo: I32, hi: I32,
           H: F64, tau: F64, along: F64, cov: F64, q: F64) -> None:  # fmt: skip
     """With s_j = sum_i w_i q_ij (levels_j - mean_i) sums over j of b_j q_ij s_j (``tau``), the same times y_j - x_i
@@ -117,7 +117,7 @@ def pulls(F: F64, x: F64, w: F64, mean: F64, N: int, y: F64, b: F64, levels: F64
             store64(cov, i, load64(cov, i) + p * d * (splat64(level) - load64(mean, i)))
 
 
-@exact
+@jit
 def laplacian(F: F64, x: F64, a: F64, N: int, y: F64, b: F64, K: int, eps: float, lo: I32, hi: I32, H: F64, lam: F64,
               tau: F64, along: F64, q: F64) -> None:  # fmt: skip
     """Sums over j of b_j q_ij (lambda_i - E_j lambda) (``tau``), and times y_j - x_i (``along``)."""
@@ -141,7 +141,7 @@ def laplacian(F: F64, x: F64, a: F64, N: int, y: F64, b: F64, K: int, eps: float
             store64(along, i, load64(along, i) + t * (splat64(yj) - load64(x, i)))
 
 
-@exact
+@jit
 def node_potentials(F: F64, x: F64, a: F64, n: int, nodes: F64, K: int, eps: float, lo: I32, hi: I32,
                     h: F64) -> None:  # fmt: skip
     """What H would be at the nodes."""
@@ -155,7 +155,7 @@ def node_potentials(F: F64, x: F64, a: F64, n: int, nodes: F64, K: int, eps: flo
         h[k] -= math.log(total64(weight))
 
 
-@exact
+@jit
 def tested(tau: F64, a: F64, n: int, P: F64, K: int, lo: I64, hi: I64, offset: I64, t: F64) -> None:
     """t_k = sum_i a_i p_ik tau_i."""
     t[:K] = 0.0
@@ -165,7 +165,7 @@ def tested(tau: F64, a: F64, n: int, P: F64, K: int, lo: I64, hi: I64, offset: I
             to[k] += weight * row[k]
 
 
-@summing
+@jit_reassociate
 def spread_back(mu: F64, n: int, P: F64, lo: I64, hi: I64, offset: I64, tau: F64, lam: F64) -> None:
     """lambda_i = tau_i + sum_k p_ik mu_k."""
     for i in range(n):
@@ -176,7 +176,7 @@ def spread_back(mu: F64, n: int, P: F64, lo: I64, hi: I64, offset: I64, tau: F64
         lam[i] = sums
 
 
-@summing
+@jit_reassociate
 def along_nodes(lam: F64, mu: F64, x: F64, nodes: F64, n: int, P: F64, lo: I64, hi: I64, offset: I64,
                 along: F64) -> None:  # fmt: skip
     """Adds sum_k p_ik (y_k - x_i) (lambda_i - mu_k): what ``laplacian`` says, by the nodes."""

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..engine.compile import exact
+from ..engine.compile import jit
 from ..engine.maths import F32, F64, I32, copied, places, places_backward, row_into
 from ..engine.sources import padded, range_of, sort_places
 from .passes import means, node_potentials, pulls
@@ -64,7 +64,7 @@ _LOST = 1e-5  #: of what lambda is made from, may be missing
 _ROUNDING = 1e-13  #: of all pulls times the range of the levels: where nearly all of them cancels
 
 
-@exact
+@jit
 def _levels_into(k: Work, y: F32, b: F32, phi: F32, K: int, m: int) -> None:
     """Targets and their levels: those given, or the m equal ones that K nodes stand for, with levels affine in y."""
     if m == 0:
@@ -79,7 +79,7 @@ def _levels_into(k: Work, y: F32, b: F32, phi: F32, K: int, m: int) -> None:
         k.k64[Y, j], k.k64[B, j], k.k64[C, j] = at, 1.0 / m, first + slope * (at - low)
 
 
-@exact
+@jit
 def _all_in_order(k: Work, xs: F32, aw: F32, at: F64, n: int, mean: float, scale: float, order: I32,
                   source: I32) -> int:  # fmt: skip
     """All values, those without weight among them, and as which source each of them counts; returns how many these are.
@@ -107,7 +107,7 @@ def _all_in_order(k: Work, xs: F32, aw: F32, at: F64, n: int, mean: float, scale
     return last + 1
 
 
-@exact
+@jit
 def pull_sorted(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K: int, m: int,
                 squash: int, steps: _Steps, w: F32, backward: bool, out: F32, errors: F32) -> None:  # fmt: skip
     """Rows start to stop: means of the levels, or ``backward`` the cotangents of x from those of the means, w.

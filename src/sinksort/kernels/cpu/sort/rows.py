@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..engine.compile import exact
+from ..engine.compile import jit
 from ..engine.maths import F32, copied, places, places_backward, row_into
 from ..engine.sources import padded
 from .panels import moved
@@ -53,13 +53,13 @@ _UNSEEN = 1e-6  #: of tau, over eps and what values receive directly, makes no d
 _MOMENTS = 8  #: float64 of a state that are none of values or targets
 
 
-@exact
+@jit
 def sort_state(n: int, K: int) -> int:
     """Size of a row's state in float32: moments, F, H and answers in float64; order, lo and hi in int32."""
     return 2 * (_MOMENTS + n + 2 * K) + (n + 2 * K + 1) // 2 * 2
 
 
-@exact
+@jit
 def push_sorted(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, eps: F32, n: int, K: int, squash: int,
                 size: int, steps: _Steps, out: F32, state32: F32, errors: F32) -> None:  # fmt: skip
     """Rows start to stop, as ``row.solve.push_rows``; ``size`` is that of a state, ``sort_state`` or more."""
@@ -70,22 +70,22 @@ def push_sorted(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, eps: F32,
     G, P, W = np.empty(16), np.empty(16), np.empty(16)
     aw[:n] = 1.0 / n
     for row in range(start, stop):
-        of64 = state64[row * size // 2 : (row + 1) * size // 2]
+        doubles = state64[row * size // 2 : (row + 1) * size // 2]
         of_int = state_int[row * size + integers : (row + 1) * size]
         answer = out[row * K : row * K + K]
         if not row_into(x, row * n, n, xs):
             answer[:] = np.nan
-            of64[2], errors[row] = np.nan, 0.0
+            doubles[2], errors[row] = np.nan, 0.0
             continue
         targets_into(k, y[row * steps[0] :], b[row * steps[0] :], K)
         if steps[4] > 0:
             copied(a[row * n :], aw[:n])
         e = np.float64(eps[row * steps[3]])
         mean, scale, weight, spread = places(xs, aw, squash, k.k64[Y, 0], k.k64[Y, K - 1], at)
-        of64[0], of64[1], of64[2], of64[3] = mean, scale, weight, 1.0 if spread else 0.0
+        doubles[0], doubles[1], doubles[2], doubles[3] = mean, scale, weight, 1.0 if spread else 0.0
         order, lo, hi = of_int[:n], of_int[n : n + K], of_int[n + K : n + 2 * K]
-        h, averaged = of64[_MOMENTS + n : _MOMENTS + n + K], of64[_MOMENTS + n + K : _MOMENTS + n + 2 * K]
-        answer[:], errors[row], of64[4] = np.nan, np.inf, 0.0
+        h, averaged = doubles[_MOMENTS + n : _MOMENTS + n + K], doubles[_MOMENTS + n + K : _MOMENTS + n + 2 * K]
+        answer[:], errors[row], doubles[4] = np.nan, np.inf, 0.0
         finite = True
         for i in range(n):
             finite = finite and (abs(xs[i]) < np.inf or not aw[i] > 0.0)
@@ -97,15 +97,15 @@ def push_sorted(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, eps: F32,
         error, few, G, P, W = solved(k, kept, K, e, LARGEST_EXPONENT, h, averaged, lo, hi, G, P, W)
         if error == np.inf:
             continue
-        errors[row], of64[5] = error, 1.0 if few > 0 else 0.0
+        errors[row], doubles[5] = error, 1.0 if few > 0 else 0.0
         for j in range(K):
             answer[j] = mean + averaged[j] / scale
-        of64[4] = kept
+        doubles[4] = kept
         for i in range(kept):
-            of64[_MOMENTS + i] = k.n64[F, i]
+            doubles[_MOMENTS + i] = k.n64[F, i]
 
 
-@exact
+@jit
 def sorted_backward(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, c: F32, eps: F32, n: int, K: int,
                     squash: int, size: int, steps: _Steps, w: F32, grad: F32, state32: F32) -> None:  # fmt: skip  # noqa: ARG001
     """Cotangents of x from those of the answer, c (R, K); w is for kernels that pull."""
@@ -118,10 +118,10 @@ def sorted_backward(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, c: F3
     wanted, along, direct = np.zeros(N), np.zeros(N), np.zeros(N)
     left = k.n64[ALONG]
     for row in range(start, stop):
-        of64 = state64[row * size // 2 : (row + 1) * size // 2]
+        doubles = state64[row * size // 2 : (row + 1) * size // 2]
         of_int = state_int[row * size + integers : (row + 1) * size]
         answer = grad[row * n : row * n + n]
-        mean, scale, weight, spread, kept = of64[0], of64[1], of64[2], of64[3] > 0.5, int(of64[4])
+        mean, scale, weight, spread, kept = doubles[0], doubles[1], doubles[2], doubles[3] > 0.5, int(doubles[4])
         if np.isnan(weight) or kept == 0:
             answer[:] = np.nan
             continue
@@ -132,9 +132,9 @@ def sorted_backward(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, c: F3
         e = np.float64(eps[row * steps[3]])
         places(xs, aw, squash, k.k64[Y, 0], k.k64[Y, K - 1], at)
         order, lo, hi = of_int[:n], of_int[n : n + K], of_int[n + K : n + 2 * K]
-        h, averaged = of64[_MOMENTS + n : _MOMENTS + n + K], of64[_MOMENTS + n + K : _MOMENTS + n + 2 * K]
+        h, averaged = doubles[_MOMENTS + n : _MOMENTS + n + K], doubles[_MOMENTS + n + K : _MOMENTS + n + 2 * K]
         for i in range(kept):
-            k.n64[F, i] = of64[_MOMENTS + i]
+            k.n64[F, i] = doubles[_MOMENTS + i]
         for j in range(K):
             k.k64[C, j] = c[row * steps[1] + j]
             k.k64[CARRIED, j] = k.k64[C, j] * averaged[j]
@@ -142,7 +142,7 @@ def sorted_backward(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, c: F3
         targets_met(k, kept, K)
         M, reach, P, W = matrix_into(k, kept, K, e, P, W)
         over, masses, levels, carried, count = k.k64[Y], k.k64[B], k.k64[C], k.k64[CARRIED], K
-        if of64[5] > 0.5:
+        if doubles[5] > 0.5:
             over, masses, levels, carried = k.k64[FEW_Y], k.k64[FEW_B], k.k64[FEW_C], k.k64[FEW_CARRIED]
             count = few_into(k, kept, K, e)
             moved(k.k64[C], K, k.slot, k.share, count, levels)

@@ -15,7 +15,7 @@ import math
 
 import numpy as np
 
-from ..engine.compile import exact, summing
+from ..engine.compile import jit, jit_reassociate
 from ..engine.maths import F64, I64, exp64
 from ..engine.vectors import load64, store64
 
@@ -26,14 +26,14 @@ _LARGEST_STEP = 5.0
 _MOST_STEPS = 60
 
 
-@exact
+@jit
 def exponentials(t: F64, first: int, end: int) -> None:
     """In place, and of up to 15 numbers behind the end, which must be there."""
     for q in range(first, end, 16):
         store64(t, q, exp64(load64(t, q)))
 
 
-@exact
+@jit
 def hard_potentials(y: F64, K: int, z: F64, g0: F64) -> None:
     """Of the targets, from where the staircase leaves each for the next: z[k + 1]."""
     g0[0] = 0.0
@@ -41,7 +41,7 @@ def hard_potentials(y: F64, K: int, z: F64, g0: F64) -> None:
         g0[k + 1] = g0[k] + (y[k + 1] - y[k]) * (y[k + 1] + y[k] - 2.0 * z[k + 1])
 
 
-@exact
+@jit
 def band(x: F64, n: int, y: F64, K: int, z: F64, g0: F64, eps: float, lo: I64, hi: I64, offset: I64) -> None:
     """Which targets each source reaches, lo to hi - 1, and where its entries begin; offset[n] is how many there are."""
     best, first, end, count = 0, 0, 0, 0
@@ -59,7 +59,7 @@ def band(x: F64, n: int, y: F64, K: int, z: F64, g0: F64, eps: float, lo: I64, h
     offset[n] = count
 
 
-@exact
+@jit
 def gibbs(x: F64, n: int, y: F64, g0: F64, eps: float, lo: I64, hi: I64, offset: I64, most: F64, G: F64) -> None:
     """G, and the exponents of the largest entries of each source, which are 1 in G."""
     for i in range(n):
@@ -74,7 +74,7 @@ def gibbs(x: F64, n: int, y: F64, g0: F64, eps: float, lo: I64, hi: I64, offset:
     exponentials(G, 0, offset[n])
 
 
-@summing
+@jit_reassociate
 def shares(G: F64, n: int, K: int, a: F64, u: F64, lo: I64, hi: I64, offset: I64, v: F64, s: F64) -> None:
     """v, which makes the rows exact, and what the targets get then."""
     s[:K] = 0.0
@@ -91,7 +91,7 @@ def shares(G: F64, n: int, K: int, a: F64, u: F64, lo: I64, hi: I64, offset: I64
         s[k] *= u[k]
 
 
-@exact
+@jit
 def edges(P: F64, n: int, K: int, a: F64, lo: I64, offset: I64, reach: int, faint: float, W: F64) -> None:
     """sum_i a_i p_ik p_il for l > k, at k * reach + l - k - 1; shares at the ends of a row below ``faint`` are none."""
     W[: K * reach] = 0.0
@@ -109,7 +109,7 @@ def edges(P: F64, n: int, K: int, a: F64, lo: I64, offset: I64, reach: int, fain
                 line[m] += weight * others[m]
 
 
-@exact
+@jit
 def widest(n: int, lo: I64, hi: I64) -> int:
     """How many edges to its right a target can have, at least one."""
     reach = 1
@@ -118,7 +118,7 @@ def widest(n: int, lo: I64, hi: I64) -> int:
     return reach
 
 
-@exact
+@jit
 def eliminate(W: F64, K: int, reach: int, b: F64, ground: F64, inverse: F64) -> None:
     ground[:K] = _GROUND * b[:K]
     for k in range(K):
@@ -136,7 +136,7 @@ def eliminate(W: F64, K: int, reach: int, b: F64, ground: F64, inverse: F64) -> 
                     to[j] += share * rest[j]
 
 
-@summing
+@jit_reassociate
 def substitute(W: F64, K: int, reach: int, inverse: F64, t: F64) -> None:
     """In place: t becomes lambda."""
     for k in range(K):
@@ -150,7 +150,7 @@ def substitute(W: F64, K: int, reach: int, inverse: F64, t: F64) -> None:
         t[k] = sums * inverse[k]
 
 
-@exact
+@jit
 def plan_into(G: F64, n: int, u: F64, v: F64, lo: I64, hi: I64, offset: I64, P: F64) -> None:
     for i in range(n):
         row, to, scales = G[offset[i] : offset[i + 1]], P[offset[i] : offset[i + 1]], u[lo[i] : hi[i]]
@@ -158,7 +158,7 @@ def plan_into(G: F64, n: int, u: F64, v: F64, lo: I64, hi: I64, offset: I64, P: 
             to[k] = row[k] * scales[k] * v[i]
 
 
-@exact
+@jit
 def newton(G: F64, P: F64, n: int, K: int, a: F64, b: F64, lo: I64, hi: I64, offset: I64, reach: int, tolerance: float,
            W: F64, inverse: F64, gamma: F64, v: F64, work: F64) -> float:  # fmt: skip
     """log(u / b) into gamma, and the eliminated matrix there; returns what targets lack. ``work``: (5, K)."""

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..engine.compile import exact
+from ..engine.compile import jit
 from ..engine.maths import F32, F64, I32, I64, copied
 from ..engine.sources import padded, range_of, sort_places
 from .panels import PER_PANEL, boundaries, keep, moved, panels
@@ -78,7 +78,7 @@ class Work(NamedTuple):
     share: F64  #: (PER_PANEL K)
 
 
-@exact
+@jit
 def workspace(n: int, K: int) -> Work:
     N, stride = padded(n) + 16, padded(K)
     return Work(
@@ -95,7 +95,7 @@ def workspace(n: int, K: int) -> Work:
     )
 
 
-@exact
+@jit
 def targets_into(k: Work, y: F32, b: F32, K: int) -> None:
     total = 0.0
     for j in range(K):
@@ -104,7 +104,7 @@ def targets_into(k: Work, y: F32, b: F32, K: int) -> None:
         k.k64[Y, j], k.k64[B, j] = y[j], b[j] / total
 
 
-@exact
+@jit
 def sorted_into(k: Work, aw: F32, at: F64, n: int, order: I32) -> int:
     """Which values come in which order, without those that weigh nothing; returns how many."""
     which, places_kept = k.n_int[KEPT], k.n64[LAM]
@@ -120,7 +120,7 @@ def sorted_into(k: Work, aw: F32, at: F64, n: int, order: I32) -> int:
     return int(kept)
 
 
-@exact
+@jit
 def values_into(k: Work, xs: F32, aw: F32, at: F64, kept: int, mean: float, scale: float, order: I32) -> None:
     total = 0.0
     for i in range(kept):
@@ -131,7 +131,7 @@ def values_into(k: Work, xs: F32, aw: F32, at: F64, kept: int, mean: float, scal
     sources_end(k, kept)
 
 
-@exact
+@jit
 def targets_met(k: Work, n: int, K: int) -> None:
     """Boundaries between targets that are, to single precision, boundaries between values become just these.
 
@@ -158,20 +158,20 @@ def targets_met(k: Work, n: int, K: int) -> None:
             b[j] += moved[j]
 
 
-@exact
+@jit
 def sources_end(k: Work, count: int) -> None:
     """Behind so many sources there are none."""
     k.n64[X, count:], k.n64[A, count:], k.n64[VALUES, count:], k.n64[F, count:] = k.n64[X, count - 1], 0.0, 0.0, _FAR
 
 
-@exact
+@jit
 def _nodes_into(k: Work, n: int, K: int, eps: float, change: float) -> int:
     """Nodes in place of the targets; returns how many."""
     boundaries(k.n64[X], k.n64[A], n, k.k64[B], K, k.z)
     return panels(k.k64[Y], k.k64[B], K, k.z, eps, change, k.k64[NODES], k.k64[WEIGHTS])
 
 
-@exact
+@jit
 def few_into(k: Work, n: int, K: int, eps: float) -> int:
     """Targets that stand for all, and weights b for them; returns how many, or 0 where they are not few."""
     boundaries(k.n64[X], k.n64[A], n, k.k64[B], K, k.z)
@@ -184,12 +184,12 @@ def few_into(k: Work, n: int, K: int, eps: float) -> int:
     return few
 
 
-@exact
+@jit
 def _room(array: F64, size: int) -> F64:
     return array if len(array) >= size else np.empty(size + size // 4)
 
 
-@exact
+@jit
 def roughly(k: Work, n: int, K: int, eps: float, change: float, G: F64, P: F64,
              W: F64) -> tuple[int, int, F64, F64, F64]:  # fmt: skip
     """F for all values from a small problem, whose plan P and eliminated matrix W come back, with nodes and reach."""
@@ -219,7 +219,7 @@ def roughly(k: Work, n: int, K: int, eps: float, change: float, G: F64, P: F64,
     return M, reach, G, P, W
 
 
-@exact
+@jit
 def solved_for(k: Work, n: int, M: int, P: F64, reach: int, W: F64) -> None:
     """lambda from tau."""
     lo, hi, offset, t = k.n_int[LO], k.n_int[HI], k.n_int[OFFSET], k.k64[T]
@@ -228,7 +228,7 @@ def solved_for(k: Work, n: int, M: int, P: F64, reach: int, W: F64) -> None:
     spread_back(t, n, P, lo, hi, offset, k.n64[TAU], k.n64[LAM])
 
 
-@exact
+@jit
 def corrected(k: Work, n: int, y: F64, b: F64, K: int, eps: float, M: int, reach: int, P: F64, W: F64, h: F64,
                averaged: F64, lo: I32, hi: I32, targets: int, enough: float) -> tuple[float, int]:  # fmt: skip
     """Passes over all pairs until every value sends what it weighs; returns the error, and how many.
@@ -270,7 +270,7 @@ def corrected(k: Work, n: int, y: F64, b: F64, K: int, eps: float, M: int, reach
             potentials[i] += length * lam[i]
 
 
-@exact
+@jit
 def solved(k: Work, n: int, K: int, eps: float, largest: float, h: F64, averaged: F64, lo: I32, hi: I32, G: F64, P: F64,
            W: F64) -> tuple[float, int, F64, F64, F64]:  # fmt: skip
     """F of the values, H and averages of the targets; returns the error, and how many targets stand for all, or 0.
@@ -298,7 +298,7 @@ def solved(k: Work, n: int, K: int, eps: float, largest: float, h: F64, averaged
     return error, few if first == 1 else 0, G, P, W
 
 
-@exact
+@jit
 def matrix_into(k: Work, n: int, K: int, eps: float, P: F64, W: F64) -> tuple[int, int, F64, F64]:
     """The plan P between values and nodes from F, and the eliminated matrix; with how many nodes, and reach."""
     M = _nodes_into(k, n, K, eps, _CHANGE)
@@ -327,7 +327,7 @@ def matrix_into(k: Work, n: int, K: int, eps: float, P: F64, W: F64) -> tuple[in
     return M, reach, P, W
 
 
-@exact
+@jit
 def lambda_into(k: Work, n: int, y: F64, b: F64, K: int, eps: float, lo: I32, hi: I32, h: F64, M: int, reach: int,
                 P: F64, W: F64, wanted: F64, whole: float, floor: float) -> float:  # fmt: skip
     """lambda_i - sum_j b_j q_ij E_j lambda = wanted_i; sum_j b_j q_ij (y_j - x_i) (lambda_i - E_j lambda) into ALONG.

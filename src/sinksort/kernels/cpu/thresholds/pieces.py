@@ -14,7 +14,7 @@ import math
 import numpy as np
 
 from ..engine.blocks import BLOCK, Array, Rows, load, store, task_of
-from ..engine.compile import exact, summing
+from ..engine.compile import jit, jit_reassociate
 from ..engine.potentials import (
     DECREMENT,
     DONE,
@@ -50,7 +50,7 @@ from ..engine.values import (
 _UNJOINED = 1e-15  #: weight between two targets below which rounding says more about them than what they share
 
 
-@exact
+@jit
 def tally(first: int, last: int, rows: Rows, index: np.ndarray, state: np.ndarray, bins: np.ndarray) -> None:
     """Weight, and weight times x~, of equal bins from the lowest x~ to the highest: (slots, pieces, bins, 2)."""
     values, x, a = np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK)
@@ -71,7 +71,7 @@ def tally(first: int, last: int, rows: Rows, index: np.ndarray, state: np.ndarra
                 into[k, 1] += a[i] * x[i]
 
 
-@exact
+@jit
 def in_order(first: int, last: int, rows: Rows, index: np.ndarray, state: np.ndarray, bins: np.ndarray) -> None:
     """The same with a bin for each value: (slots, 1, n, 2). Rows are in one piece."""
     n = rows.n
@@ -86,7 +86,7 @@ def in_order(first: int, last: int, rows: Rows, index: np.ndarray, state: np.nda
             into[k, 0], into[k, 1] = a[order[k]], a[order[k]] * at[k]
 
 
-@exact
+@jit
 def start(
     first: int, last: int, index: np.ndarray, state: np.ndarray, bins: np.ndarray, y: np.ndarray, b: np.ndarray,
     eps: np.ndarray, search: np.ndarray,
@@ -113,7 +113,7 @@ def start(
         begin(c, K, search[r])
 
 
-@exact
+@jit
 def columns(
     first: int, last: int, rows: Rows, index: np.ndarray, state: np.ndarray, y: np.ndarray, eps: np.ndarray,
     search: np.ndarray, partial: np.ndarray,
@@ -135,7 +135,7 @@ def columns(
             add_columns(p, a, count, K, into[K], into, work)
 
 
-@exact
+@jit
 def _gathered(partial: np.ndarray, factor: float) -> np.ndarray:
     """What all pieces found, in the place of the first."""
     total: np.ndarray = partial[0]
@@ -147,7 +147,7 @@ def _gathered(partial: np.ndarray, factor: float) -> np.ndarray:
     return total
 
 
-@exact
+@jit
 def step(
     first: int, last: int, rows: Rows, index: np.ndarray, state: np.ndarray, b: np.ndarray, search: np.ndarray,
     partial: np.ndarray,
@@ -165,7 +165,7 @@ def step(
                 head[HEAD + j] = search[r, j]
 
 
-@exact
+@jit
 def read_pull(
     first: int, last: int, rows: Rows, state: np.ndarray, y: np.ndarray, eps: np.ndarray, phi: np.ndarray, out: Array
 ) -> None:
@@ -188,7 +188,7 @@ def read_pull(
             store(out, r, at, count, answer)
 
 
-@summing
+@jit_reassociate
 def _payload(values: np.ndarray, a: np.ndarray, count: int, mean: float, share: float, out: np.ndarray) -> None:
     """What values carry to the targets, counted from the mean; infinite ones are added to averages at the end."""
     for i in range(count):
@@ -196,7 +196,7 @@ def _payload(values: np.ndarray, a: np.ndarray, count: int, mean: float, share: 
         out[i] = share * a[i] * (carried - mean)
 
 
-@exact
+@jit
 def push_sums(
     first: int, last: int, rows: Rows, state: np.ndarray, y: np.ndarray, eps: np.ndarray, partial: np.ndarray
 ) -> None:
@@ -219,7 +219,7 @@ def push_sums(
                 into[1, j] += dot(carried, p[j], count)
 
 
-@exact
+@jit
 def push_averages(
     first: int, last: int, state: np.ndarray, b: np.ndarray, partial: np.ndarray, out: np.ndarray
 ) -> None:
@@ -235,7 +235,7 @@ def push_averages(
                 out[r, j] = 0.0
 
 
-@exact
+@jit
 def pulls(
     first: int, last: int, rows: Rows, state: np.ndarray, y: np.ndarray, eps: np.ndarray, phi: np.ndarray, w: Array,
     pushing: bool, partial: np.ndarray,
@@ -263,7 +263,7 @@ def pulls(
             add_columns(p, a, count, K, s, into, work)
 
 
-@exact
+@jit
 def multipliers(first: int, last: int, state: np.ndarray, b: np.ndarray, partial: np.ndarray, out: np.ndarray) -> None:
     """lambda of ``contract``, (R, K)."""
     K = b.shape[1]
@@ -280,7 +280,7 @@ def multipliers(first: int, last: int, state: np.ndarray, b: np.ndarray, partial
         solve_laplacian(found, t, K)
 
 
-@summing
+@jit_reassociate
 def _cotangent(
     p: np.ndarray, w: np.ndarray, phi: np.ndarray, a: np.ndarray, share: float, multiplier: np.ndarray, y: np.ndarray,
     y_mean: np.ndarray, K: int, count: int, out: np.ndarray,
@@ -294,7 +294,7 @@ def _cotangent(
             out[i] += row[i] * (y_j - y_mean[i]) * (w[i] * phi_j - a[i] * multiplier_j)
 
 
-@exact
+@jit
 def read_backward(
     first: int, last: int, rows: Rows, state: np.ndarray, y: np.ndarray, eps: np.ndarray, phi: np.ndarray, w: Array,
     pushing: bool, multiplier: np.ndarray, out: Array, sums: np.ndarray,

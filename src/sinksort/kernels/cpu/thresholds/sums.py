@@ -11,17 +11,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..engine.compile import exact
+from ..engine.compile import jit
 from ..engine.maths import F32, F64, copied, exp32
 from ..engine.sources import padded
 from ..engine.staircase import SAME_MASS_SINGLE
 from ..engine.vectors import (
     any_lane,
-    choose,
     load,
     load64,
     lowest,
     narrow,
+    select,
     splat,
     splat64,
     store,
@@ -30,7 +30,7 @@ from ..engine.vectors import (
     widen,
 )
 
-FEW = 4  #: targets
+MOST_THRESHOLDS = 4  #: targets
 
 XS, AW, BEST, V, READ, WEIGHT, MEAN, COV, COV_2, AT32, GIVEN = range(11)
 _EXACT, _LARGEST_LOGIT = 1e-15, 1e9
@@ -55,7 +55,7 @@ class Row(NamedTuple):
     buffer: F64
 
 
-@exact
+@jit
 def row_for(n: int) -> Row:
     N = padded(n)
     return Row(
@@ -64,7 +64,7 @@ def row_for(n: int) -> Row:
     )  # fmt: skip
 
 
-@exact
+@jit
 def crossing(at: F32, aw: F32, n: int, low: float, high: float, boundary: float, buffer: F64) -> float:
     """Where the cumulative weight of the values passes ``boundary``; the middle if that is between two of them.
 
@@ -83,11 +83,11 @@ def crossing(at: F32, aw: F32, n: int, low: float, high: float, boundary: float,
         m1, m2, m3, m4, m5, m6, m7, inside = z, z, z, z, z, z, z, z
         for i in range(0, N, 16):
             x, a = load(at, i), load(aw, i)
-            a = choose(x >= start, a, z)
-            m1, m2, m3 = m1 + choose(x < c1, a, z), m2 + choose(x < c2, a, z), m3 + choose(x < c3, a, z)
-            m4, m5, m6 = m4 + choose(x < c4, a, z), m5 + choose(x < c5, a, z), m6 + choose(x < c6, a, z)
-            m7 = m7 + choose(x < c7, a, z)
-            inside = inside + choose((x >= start) & (x < end), splat(1.0), z)
+            a = select(x >= start, a, z)
+            m1, m2, m3 = m1 + select(x < c1, a, z), m2 + select(x < c2, a, z), m3 + select(x < c3, a, z)
+            m4, m5, m6 = m4 + select(x < c4, a, z), m5 + select(x < c5, a, z), m6 + select(x < c6, a, z)
+            m7 = m7 + select(x < c7, a, z)
+            inside = inside + select((x >= start) & (x < end), splat(1.0), z)
         if total(inside) <= 12.0 or not width > 1e-9 * abs(high):
             break
         reached = (total(m1), total(m2), total(m3), total(m4), total(m5), total(m6), total(m7))
@@ -103,7 +103,7 @@ def crossing(at: F32, aw: F32, n: int, low: float, high: float, boundary: float,
     for i in range(0, N, 16):
         x = load(at, i)
         here = (x >= low) & (x < high)
-        beyond = choose((x >= high) & (x < beyond), x, beyond)
+        beyond = select((x >= high) & (x < beyond), x, beyond)
         if any_lane(here):
             for k in range(i, min(i + 16, n)):
                 if at[k] >= np.float32(low) and at[k] < np.float32(high) and aw[k] > 0.0:
@@ -130,44 +130,44 @@ def crossing(at: F32, aw: F32, n: int, low: float, high: float, boundary: float,
     return 0.5 * (before + after) if after < np.inf else before
 
 
-@exact
+@jit
 def carry(xs: F32, aw: F32, n: int, mean: float, per_unit: float, weight: F32) -> float:
     """a_i (x_i - mean) * scale, of infinite values 0; returns the sum of those that weigh something."""
     beyond = splat(0.0)
     for i in range(0, padded(n), 16):
         x, a = load(xs, i), load(aw, i)
         finite = (x > -np.inf) & (x < np.inf)
-        z = (widen(choose(finite, x, splat(0.0))) - mean) * per_unit
-        store(weight, i, choose(finite, narrow(z) * a, splat(0.0)))
-        beyond = beyond + choose(a > 0.0, x - choose(finite, x, splat(0.0)), splat(0.0))
+        z = (widen(select(finite, x, splat(0.0))) - mean) * per_unit
+        store(weight, i, select(finite, narrow(z) * a, splat(0.0)))
+        beyond = beyond + select(a > 0.0, x - select(finite, x, splat(0.0)), splat(0.0))
     return float(total(beyond))
 
 
-@exact
-def few_gibbs(k: Row, n: int, K: int, eps: float) -> None:
+@jit
+def threshold_gibbs(k: Row, n: int, K: int, eps: float) -> None:
     """The best target of each value, and G without the ones there; see ``row.newton.gibbs``."""
     N, best, G, y, h = padded(n), k.n32[BEST], k.G, k.y, k.h
     for i in range(0, N, 16):
         t = load64(k.at, i) * (2.0 / eps)
         m0, m1 = t * y[0] - h[0], t * y[1] - h[1]
         higher = m1 >= m0
-        r, at_best = choose(higher, m1, m0), choose(higher, splat(1.0), splat(0.0))
+        r, at_best = select(higher, m1, m0), select(higher, splat(1.0), splat(0.0))
         m2, m3 = t * y[2] - h[2], splat64(-np.inf)
         higher = m2 >= r
-        r, at_best = choose(higher, m2, r), choose(higher, splat(2.0), at_best)
+        r, at_best = select(higher, m2, r), select(higher, splat(2.0), at_best)
         if K > 3:
             m3 = t * y[3] - h[3]
             higher = m3 >= r
-            r, at_best = choose(higher, m3, r), choose(higher, splat(3.0), at_best)
+            r, at_best = select(higher, m3, r), select(higher, splat(3.0), at_best)
         store(best, i, at_best)
-        store(G, i, choose(at_best == 0.0, splat(0.0), exp32(narrow(m0 - r))))
-        store(G, N + i, choose(at_best == 1.0, splat(0.0), exp32(narrow(m1 - r))))
-        store(G, 2 * N + i, choose(at_best == 2.0, splat(0.0), exp32(narrow(m2 - r))))
+        store(G, i, select(at_best == 0.0, splat(0.0), exp32(narrow(m0 - r))))
+        store(G, N + i, select(at_best == 1.0, splat(0.0), exp32(narrow(m1 - r))))
+        store(G, 2 * N + i, select(at_best == 2.0, splat(0.0), exp32(narrow(m2 - r))))
         if K > 3:
-            store(G, 3 * N + i, choose(at_best == 3.0, splat(0.0), exp32(narrow(m3 - r))))
+            store(G, 3 * N + i, select(at_best == 3.0, splat(0.0), exp32(narrow(m3 - r))))
 
 
-@exact
+@jit
 def one_pass(k: Row, n: int, K: int) -> float:
     """For the scalings u: v; in ``sums`` what reaches and what leaves each target; in W its edges. Returns the flow."""
     N, G, best, aw, v = padded(n), k.G, k.n32[BEST], k.n32[AW], k.n32[V]
@@ -179,22 +179,22 @@ def one_pass(k: Row, n: int, K: int) -> float:
         at_best, a = load(best, i), load(aw, i)
         p0, p1, p2, p3 = load(G, i) * u0, load(G, N + i) * u1, load(G, 2 * N + i) * u2, z
         b0, b1, b2, b3 = at_best == 0.0, at_best == 1.0, at_best == 2.0, at_best == 3.0
-        stays = choose(b0, splat(u0), choose(b1, splat(u1), splat(u2)))
+        stays = select(b0, splat(u0), select(b1, splat(u1), splat(u2)))
         leaves = p0 + p1 + p2
         if K > 3:
             p3 = load(G, 3 * N + i) * u3
-            leaves, stays = leaves + p3, choose(b3, splat(u3), stays)
+            leaves, stays = leaves + p3, select(b3, splat(u3), stays)
         vi = splat(1.0) / (leaves + stays)
         store(v, i, vi)
         p0, p1, p2, p3, leaves, stays = p0 * vi, p1 * vi, p2 * vi, p3 * vi, leaves * vi * a, stays * vi
         in0, in1, in2 = in0 + p0 * a, in1 + p1 * a, in2 + p2 * a
-        out0, out1 = out0 + choose(b0, leaves, z), out1 + choose(b1, leaves, z)
-        out2 = out2 + choose(b2, leaves, z)
-        p0, p1, p2 = choose(b0, stays, p0) * a, choose(b1, stays, p1), choose(b2, stays, p2)
+        out0, out1 = out0 + select(b0, leaves, z), out1 + select(b1, leaves, z)
+        out2 = out2 + select(b2, leaves, z)
+        p0, p1, p2 = select(b0, stays, p0) * a, select(b1, stays, p1), select(b2, stays, p2)
         w01, w02, w12 = w01 + p0 * p1, w02 + p0 * p2, w12 + p1 * p2 * a
         if K > 3:
-            in3, out3 = in3 + p3 * a, out3 + choose(b3, leaves, z)
-            p3 = choose(b3, stays, p3)
+            in3, out3 = in3 + p3 * a, out3 + select(b3, leaves, z)
+            p3 = select(b3, stays, p3)
             w03, w13, w23 = w03 + p0 * p3, w13 + p1 * p3 * a, w23 + p2 * p3 * a
     s, W = k.sums, k.W
     s[0, 0], s[0, 1], s[0, 2], s[0, 3] = total(in0), total(in1), total(in2), total(in3)
@@ -205,8 +205,8 @@ def one_pass(k: Row, n: int, K: int) -> float:
     return s[0, 0] + s[0, 1] + s[0, 2] + s[0, 3]
 
 
-@exact
-def few_solve(W: F64, K: int, ridge: float, b: F64, x: F64) -> None:
+@jit
+def threshold_solve(W: F64, K: int, ridge: float, b: F64, x: F64) -> None:
     """x = L^-1 x, zero at the last node that weighs something; eliminated without subtractions. W is used up."""
     while K > 1 and not b[K - 1] > 0.0:
         K -= 1
@@ -228,8 +228,8 @@ def few_solve(W: F64, K: int, ridge: float, b: F64, x: F64) -> None:
             x[k] += W[k, j] * x[j]
 
 
-@exact
-def few_excess(k: Row, n: int, K: int, rounding: float, excess: F64) -> None:
+@jit
+def threshold_excess(k: Row, n: int, K: int, rounding: float, excess: F64) -> None:
     """``row.newton.excesses``. ``rounding``: relative, of weights that were given in single precision."""
     aw, best = k.n32[AW], k.n32[BEST]
     excess[:] = 0.0
@@ -237,7 +237,7 @@ def few_excess(k: Row, n: int, K: int, rounding: float, excess: F64) -> None:
     for j in range(K):
         mine = splat64(0.0)
         for i in range(0, padded(n), 16):
-            mine = mine + widen(choose(load(best, i) == float(j), load(aw, i), splat(0.0)))
+            mine = mine + widen(select(load(best, i) == float(j), load(aw, i), splat(0.0)))
         excess[j] = k.b[j] - total64(mine)
         over += excess[j]
     for j in range(K):
@@ -246,11 +246,11 @@ def few_excess(k: Row, n: int, K: int, rounding: float, excess: F64) -> None:
             excess[j] = 0.0
 
 
-@exact
-def few_newton(k: Row, n: int, K: int, rounding: float) -> float:
+@jit
+def threshold_newton(k: Row, n: int, K: int, rounding: float) -> float:
     """Newton on the scalings, as ``row.newton.newton``, with the Laplacian of every point. Returns the error."""
     excess, rho, direction, base = np.zeros(4), np.zeros(4), np.zeros(4), k.b.copy()
-    few_excess(k, n, K, rounding, excess)
+    threshold_excess(k, n, K, rounding, excess)
     copied(k.b, k.u)
     length, slope, before, error = 1.0, np.inf, np.inf, np.inf
     for step in range(_MOST_STEPS + 1):
@@ -269,7 +269,7 @@ def few_newton(k: Row, n: int, K: int, rounding: float) -> float:
         else:
             base[:], length = k.u, 1.0
             copied(rho, direction)
-            few_solve(k.W, K, _RIDGE * flow, k.b, direction)
+            threshold_solve(k.W, K, _RIDGE * flow, k.b, direction)
             mean, slope = 0.0, 0.0
             for j in range(K):
                 mean += direction[j] * k.b[j]
@@ -286,8 +286,8 @@ def few_newton(k: Row, n: int, K: int, rounding: float) -> float:
     return error
 
 
-@exact
-def few_solved(k: Row, n: int, K: int, eps: float, rounding: float) -> float:
+@jit
+def threshold_solved(k: Row, n: int, K: int, eps: float, rounding: float) -> float:
     """Solves the plan of a row whose places are known; returns its marginal error."""
     at32, low, high = k.n32[AT32], k.at[0], k.at[0]
     for i in range(n):
@@ -304,6 +304,6 @@ def few_solved(k: Row, n: int, K: int, eps: float, rounding: float) -> float:
             bottom = np.float64(np.float32(low))
             at = min(max(crossing(at32, k.n32[AW], n, bottom, high, boundary, k.buffer), low), high)
         k.h[j + 1] = k.h[j] + 2.0 * at / eps * (k.y[j + 1] - k.y[j])
-    few_gibbs(k, n, K, eps)
-    error = few_newton(k, n, K, rounding)
+    threshold_gibbs(k, n, K, eps)
+    error = threshold_newton(k, n, K, rounding)
     return error if max(abs(low), abs(high)) < _LARGEST_LOGIT * eps else np.inf

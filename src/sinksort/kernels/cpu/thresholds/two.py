@@ -30,10 +30,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
-from ..engine.compile import exact
+from ..engine.compile import jit
 from ..engine.maths import F32, F64, copied, exp32, larger, places, places_backward, row_into, smaller
 from ..engine.sources import padded
-from ..engine.vectors import choose, highest, load, load64, lowest, narrow, splat, splat64, store, total64, widen
+from ..engine.vectors import highest, load, load64, lowest, narrow, select, splat, splat64, store, total64, widen
 from .sums import carry, crossing
 
 TWO_SIZE = 2 * (1 + 4)  #: of a state: tau and the 4 numbers of ``places``, in float64
@@ -60,13 +60,13 @@ def _shares(at: F64, i: int, s: float, tau: float) -> tuple[Any, Any, Any]:
     """Of 16 values: which are in, the smaller share m of each, and the larger one."""
     z = narrow((load64(at, i) - tau) * s)
     above = z > 0.0
-    below = choose(above, splat(0.0) - z, z)
-    e = choose(below > -_FARTHEST, exp32(below), splat(0.0))
+    below = select(above, splat(0.0) - z, z)
+    e = select(below > -_FARTHEST, exp32(below), splat(0.0))
     most = splat(1.0) / (e + 1.0)
     return above, e * most, most
 
 
-@exact
+@jit
 def _balance(k: Row, s: float, tau: float) -> tuple[float, float, float, float, float]:
     """A, B, the sums of a m (1 - m) that they change by, and the weight of what is in."""
     zero, none = splat64(0.0), splat(0.0)
@@ -76,13 +76,13 @@ def _balance(k: Row, s: float, tau: float) -> tuple[float, float, float, float, 
         a = load(k.n32[AW], i)
         share = m * a
         slope = share * most
-        out, out_slope = out + widen(choose(above, none, share)), out_slope + widen(choose(above, none, slope))
-        into, into_slope = into + widen(choose(above, share, none)), into_slope + widen(choose(above, slope, none))
-        inside = inside + choose(above, load64(k.a, i), zero)
+        out, out_slope = out + widen(select(above, none, share)), out_slope + widen(select(above, none, slope))
+        into, into_slope = into + widen(select(above, share, none)), into_slope + widen(select(above, slope, none))
+        inside = inside + select(above, load64(k.a, i), zero)
     return total64(out), total64(into), total64(out_slope), total64(into_slope), total64(inside)
 
 
-@exact
+@jit
 def _between(k: Row, n: int, s: float, tau: float) -> float:
     """Tau of a row of which nothing is divided: between the nearest values, where A = B would hold in longer numbers.
 
@@ -102,7 +102,7 @@ def _between(k: Row, n: int, s: float, tau: float) -> float:
     return 0.5 * (below + above + math.log(out / into) / s) if above - below < np.inf else tau
 
 
-@exact
+@jit
 def _threshold(k: Row, n: int, s: float, b_0: float, b_1: float, rounding: float, weighted: bool
                ) -> tuple[float, float]:  # fmt: skip
     """tau, and the marginal error. ``rounding``: relative, of weights that were given in single precision."""
@@ -151,7 +151,7 @@ def _threshold(k: Row, n: int, s: float, b_0: float, b_1: float, rounding: float
     return tau, np.inf
 
 
-@exact
+@jit
 def _held(k: Row, n: int, received: float, s: float, tau: float, g: F32) -> None:
     """``g`` of such a row, before its factor s (phi_1 - phi_0): a_i q_i / sum_k a_k q_k is a matter of ratios."""
     nearest, whole = np.inf, 0.0
@@ -165,13 +165,13 @@ def _held(k: Row, n: int, received: float, s: float, tau: float, g: F32) -> None
             g[i] = -received * k.a[i] * math.exp(s * (nearest - abs(k.at[i] - tau))) / whole
 
 
-@exact
+@jit
 def _row_for(n: int) -> Row:
     N = padded(n)
     return Row(np.zeros((5, N), np.float32), np.zeros(N), np.zeros(N), np.zeros(128))
 
 
-@exact
+@jit
 def _placed(k: Row, x: F32, a: F64, y: F32, eps: F32, n: int, squash: int, steps: tuple[int, int, int, int, int],
             row: int, first: bool) -> tuple[float, tuple[float, float, float, bool]]:  # fmt: skip
     """Puts a row, its weights and its places into k; returns s, NaN if the row holds NaN, and what ``places`` does."""
@@ -186,7 +186,7 @@ def _placed(k: Row, x: F32, a: F64, y: F32, eps: F32, n: int, squash: int, steps
     return 2.0 * (y_1 - y_0) / np.float64(eps[row * steps[3]]), moments
 
 
-@exact
+@jit
 def _solved(k: Row, x: F32, a: F64, y: F32, b: F64, rounding: float, eps: F32, n: int, squash: int,
             steps: tuple[int, int, int, int, int], row: int, first: bool, errors: F32
             ) -> tuple[float, float, tuple[float, float, float, bool]]:  # fmt: skip
@@ -198,21 +198,21 @@ def _solved(k: Row, x: F32, a: F64, y: F32, b: F64, rounding: float, eps: F32, n
     return s, tau, moments
 
 
-@exact
+@jit
 def _save(tau: float, moments: tuple[float, float, float, bool], state: F64) -> None:
     state[0], state[1], state[2], state[3] = tau, moments[0], moments[1], moments[2]
     state[4] = 1.0 if moments[3] else 0.0
 
 
-@exact
+@jit
 def _read(k: Row, s: float, tau: float, phi_0: float, phi_1: float, out: F32) -> None:
     """p_0 phi_0 + p_1 phi_1."""
     for i in range(0, len(k.at), 16):
         above, m, most = _shares(k.at, i, s, tau)
-        store(out, i, choose(above, splat(phi_1), splat(phi_0)) * most + choose(above, splat(phi_0), splat(phi_1)) * m)
+        store(out, i, select(above, splat(phi_1), splat(phi_0)) * most + select(above, splat(phi_0), splat(phi_1)) * m)
 
 
-@exact
+@jit
 def pull_two(start: int, stop: int, x: F32, a: F64, y: F32, b: F64, rounding: float, phi: F32, eps: F32, n: int,
              squash: int, steps: tuple[int, int, int, int, int], out: F32, state32: F32,
              errors: F32) -> None:  # fmt: skip
@@ -228,7 +228,7 @@ def pull_two(start: int, stop: int, x: F32, a: F64, y: F32, b: F64, rounding: fl
         _save(tau, moments, state64[row * size :])
 
 
-@exact
+@jit
 def push_two(start: int, stop: int, x: F32, a: F64, y: F32, b: F64, rounding: float, eps: F32, n: int, squash: int,
              steps: tuple[int, int, int, int, int], out: F32, state32: F32, errors: F32) -> None:  # fmt: skip
     """As ``row.solve.push_rows``."""
@@ -241,7 +241,7 @@ def push_two(start: int, stop: int, x: F32, a: F64, y: F32, b: F64, rounding: fl
             for i in range(0, len(k.at), 16):
                 above, m, most = _shares(k.at, i, s, tau)
                 w, aw = load(k.n32[WEIGHT], i), load(k.n32[AW], i)
-                p_0, p_1 = choose(above, m, most), choose(above, most, m)
+                p_0, p_1 = select(above, m, most), select(above, most, m)
                 sum_0, share_0 = sum_0 + widen(p_0 * w), share_0 + widen(p_0 * aw)
                 sum_1, share_1 = sum_1 + widen(p_1 * w), share_1 + widen(p_1 * aw)
             out[row * 2] = moments[0] + total64(sum_0) / total64(share_0) / moments[1] + infinite
@@ -251,7 +251,7 @@ def push_two(start: int, stop: int, x: F32, a: F64, y: F32, b: F64, rounding: fl
         _save(tau, moments, state64[row * size :])
 
 
-@exact
+@jit
 def two_backward(start: int, stop: int, x: F32, a: F64, y: F32, b: F64, phi: F32, eps: F32, n: int, squash: int,
                  push: bool, steps: tuple[int, int, int, int, int], w: F32, grad: F32,
                  state32: F32) -> None:  # fmt: skip

@@ -9,12 +9,12 @@ import triton.language as tl
 
 
 @triton.jit
-def meet(ticket: tl.tensor, met: tl.tensor, P: tl.tensor) -> Any:
+def barrier(ticket: tl.tensor, passed: tl.tensor, P: tl.tensor) -> Any:
     """Goes on when all programs are here; what each has written the others see."""
-    met = met + P
+    passed = passed + P
     tl.debug_barrier()
     seen = tl.atomic_add(ticket, 1, sem="acq_rel", scope="gpu") + 1
-    while seen < met:
+    while seen < passed:
         seen = tl.atomic_add(ticket, 0, sem="acq_rel", scope="gpu")
     tl.debug_barrier()
-    return met
+    return passed

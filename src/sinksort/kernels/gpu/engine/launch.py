@@ -6,8 +6,8 @@ same shapes, strides, dtypes and alignments always make the same launches. The f
 Triton and is recorded; the others play the record: one piece of memory for all that is scratch, addresses filled in,
 compiled kernels launched directly, as Triton itself does in the end.
 
-There are two kinds of records. Of an ask that others are like (``Ask.known``) only a few tensors change, and ``again``
-needs no more than these; all others are part of the record. Of any other ask all tensors change.
+There are two kinds of records. Of an ask that others are like (``Request.known``) only a few tensors change, and
+``again`` needs no more than these; all others are part of the record. Of any other ask all tensors change.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ class Recorder:
 
     def at_once(self, kernel: Any, programs: int, *args: Any, num_warps: int = 4, **constants: Any) -> None:
         """The same for programs that wait for each other: all of them run at once, or none."""
-        together = {"launch_cooperative_grid": True} if programs > 1 else {}
-        self._make(kernel, programs, args, constants, {"num_warps": num_warps, **together})
+        over_programs = {"launch_cooperative_grid": True} if programs > 1 else {}
+        self._make(kernel, programs, args, constants, {"num_warps": num_warps, **over_programs})
 
     def _make(
         self, kernel: Any, programs: int, args: tuple[Any, ...], constants: dict[str, Any], options: dict[str, Any]

@@ -13,9 +13,9 @@ from .tiles import most_over_targets, over_targets, over_values, running, scalar
 SMALL = tl.constexpr(1e-6)  #: L1 error of the column sums at which a row is done
 NEAR = tl.constexpr(5e-4)  #: a step from here that leaves little ends below ACCEPTED
 BRIDGE = tl.constexpr(1e-7)  #: joins parts of a plan: rounding would decide what flows between them
-LAST = tl.constexpr(6)  #: rows of ``Ask.last``
+LAST = tl.constexpr(6)  #: rows of ``Request.last``
 FAR = tl.constexpr(40.0)  #: log f stays within single precision; a row that needs more is not answered here
-_FRAIL = tl.constexpr(30.0)  #: b times resistance from which rounding is seen in the fourth digit of a gradient
+_WEAK_LINK = tl.constexpr(30.0)  #: b times resistance from which rounding is seen in the fourth digit of a gradient
 
 
 @triton.jit
@@ -97,5 +97,5 @@ def accept_or_shorten(
 
 
 @triton.jit
-def is_frail(resistance: tl.tensor, b: tl.tensor, X: tl.constexpr, KB: tl.constexpr) -> tl.tensor:
-    return scalar(most_over_targets(resistance, 1, X, KB) * most_over_targets(b, 1, X, KB)) > _FRAIL
+def has_weak_links(resistance: tl.tensor, b: tl.tensor, X: tl.constexpr, KB: tl.constexpr) -> tl.tensor:
+    return scalar(most_over_targets(resistance, 1, X, KB) * most_over_targets(b, 1, X, KB)) > _WEAK_LINK

@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 
 _HEAD = tl.constexpr(20)  #: bytes before the potentials
-_BAD, _VARIED, LATE, _EXPONENT = (tl.constexpr(i) for i in (16, 17, 18, 19))
+_BAD, _VARIED, REJECTED, _EXPONENT = (tl.constexpr(i) for i in (16, 17, 18, 19))
 
 
 def doubles_for(targets: int) -> int:
@@ -46,13 +46,13 @@ def load_facts(state_ptr: tl.tensor) -> tl.tensor:
 
 
 @triton.jit
-def store_late(state_ptr: tl.tensor, late: tl.constexpr) -> None:
-    tl.store(state_ptr.to(tl.pointer_type(tl.int8)) + LATE, tl.full([], late, tl.int8))
+def store_rejected(state_ptr: tl.tensor, late: tl.constexpr) -> None:
+    tl.store(state_ptr.to(tl.pointer_type(tl.int8)) + REJECTED, tl.full([], late, tl.int8))
 
 
 @triton.jit
-def is_late(state_ptr: tl.tensor) -> tl.tensor:
-    return tl.load(state_ptr.to(tl.pointer_type(tl.int8)) + LATE) != 0
+def is_rejected(state_ptr: tl.tensor) -> tl.tensor:
+    return tl.load(state_ptr.to(tl.pointer_type(tl.int8)) + REJECTED) != 0
 
 
 @triton.jit

@@ -22,7 +22,7 @@ from .maths import is_finite, kept, load_single, load_weight, placed_single, sta
 # for its programs; KP potentials, as pairs; then tables at the nodes, UP numbers each: ranks, their covariance with y,
 # masses.
 UNIT, MIDDLE, REST, OFFSET, TOP = (tl.constexpr(i) for i in range(5))
-STD, WEIGHT, CONSTANT, LEAST, STEP, ROUNDS, LATE, TICKET = (tl.constexpr(i) for i in (6, 8, 10, 11, 12, 13, 14, 15))
+STD, WEIGHT, CONSTANT, LEAST, STEP, ROUNDS, REJECTED, TICKET = (tl.constexpr(i) for i in (6, 8, 10, 11, 12, 13, 14, 15))
 LO = tl.constexpr(9)  #: cells of a wide cell: 16 less the seven nodes that a cell reaches beyond itself
 HEAD = tl.constexpr(16)
 

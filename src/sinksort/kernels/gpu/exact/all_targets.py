@@ -40,7 +40,7 @@ from ..engine.parts import (
     through_moments,
     uneven,
 )
-from ..engine.state import exponent_of, is_late, load_potential, store_facts, store_late, store_potential
+from ..engine.state import exponent_of, is_rejected, load_potential, store_facts, store_potential, store_rejected
 from ..engine.sums import agreed_sum
 from .matrix import ACCEPTED, store_averages
 
@@ -170,7 +170,7 @@ def forward(
     row = tl.program_id(0).to(tl.int64)
     if not ALWAYS:
         if tl.load(error_ptr + row) <= ACCEPTED:  # NaN is late: rows that hold NaN have an error of 0
-            store_late(state_ptr + row * S, 0)
+            store_rejected(state_ptr + row * S, 0)
             return
     DT: tl.constexpr = tl.float64 if WIDE else tl.float32
     x_ptr += row * x_row
@@ -284,7 +284,7 @@ def forward(
                 tl.store(out_ptr + row * N + i, nothing, mask=i < N)
     tl.store(error_ptr + row, error.to(tl.float32))
     store_facts(state_ptr, origin, unit, spread, bad)
-    store_late(state_ptr, 1)
+    store_rejected(state_ptr, 1)
     store_potential(state_ptr, state_ptr + U_at, U, exponent_of(s), j, m, has)
 
 
@@ -300,7 +300,7 @@ def backward(
 ) -> None:  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     state_ptr += row * S
-    if not is_late(state_ptr):
+    if not is_rejected(state_ptr):
         return
     DT: tl.constexpr = tl.float64 if WIDE else tl.float32
     x_ptr += row * x_row

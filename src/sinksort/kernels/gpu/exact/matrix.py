@@ -45,7 +45,7 @@ from ..engine.parts import (
     uneven,
     values_too_wide,
 )
-from ..engine.state import exponent_of, is_late, load_potential_halves, store_facts, store_potential
+from ..engine.state import exponent_of, is_rejected, load_potential_halves, store_facts, store_potential
 from ..engine.sums import agreed_sum
 
 ACCEPTED = tl.constexpr(5e-6)  #: as ``refine.accepted_error``
@@ -274,7 +274,7 @@ def backward(
     """
     row = tl.program_id(0).to(tl.int64)
     state_ptr += row * S
-    if is_late(state_ptr):
+    if is_rejected(state_ptr):
         return
     x_ptr += row * x_row
     a_ptr += row * a_row

@@ -21,20 +21,20 @@ import triton.language as tl
 from ..engine.maths import kept, load_weight, standard_back
 from ..engine.parts import LOG2_E, apart_from_mean, halves, potential_halves, slope, start_of
 from ..engine.sums import agreed_sum
-from ..engine.tables import CONSTANT, LATE, STD, TICKET, WEIGHT, slope_back, table_of
+from ..engine.tables import CONSTANT, REJECTED, STD, TICKET, WEIGHT, slope_back, table_of
 from .matrix import ACCEPTED
 from .pieces_nodes import SLOTS, continued, estimating, halved, nodes_of, sizes_of_panels, with_target
 from .pieces_passes import (
+    barrier,
     facts_of,
-    meet,
+    one_over_programs,
+    over_programs,
     place_all,
     placed_values,
     plan_of,
     share_of,
     solved,
     standing,
-    together,
-    together_one,
 )
 
 _STEPS = tl.constexpr(200)  #: of Newton's method, for all panels that are tried; some twenty are ordinary
@@ -86,7 +86,7 @@ def line_through(
 
 
 @triton.jit(do_not_specialize=["R", "n", "m", "P", "x_row", "x_step", "a_row", "a_step"])
-def late_forward(
+def pieces_forward(
     x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor,
     y: tl.tensor, y_row: tl.tensor, phi: tl.tensor, phi_row: tl.tensor, K: tl.tensor, eps: tl.tensor,
     eps_rows: tl.tensor, state: tl.tensor, size: tl.tensor, before: tl.tensor, behind: tl.tensor, error: tl.tensor,
@@ -128,7 +128,7 @@ def answer_row(
     q = tl.arange(0, PANELS)
     ticket = (table + TICKET).to(tl.pointer_type(tl.int32))
     room += p.to(tl.int64) * (3 * KP)
-    met = tl.zeros([], tl.int32)
+    passed = tl.zeros([], tl.int32)
     origin, unit, span = facts_of(table, SQUASH)
     s = slope_back(eps, eps_rows, row, EPS_ROWS) * span
     s_2 = (s * LOG2_E).to(tl.float32)
@@ -152,7 +152,7 @@ def answer_row(
             xh, xl, weight = standing(places, a, a_row, a_step, row, at, n, per_weight, WEIGHTED)
             under = (xh + xl)[:, None] <= middle[None, :]
             below += tl.sum(tl.where(under, weight[:, None], 0.0), axis=0).to(tl.float64)
-        below, met = together_one(below, sums, ticket, met, P, KP, PP, False)
+        below, passed = one_over_programs(below, sums, ticket, passed, P, KP, PP, False)
         enough = below.to(tl.float32) >= mass
         most = tl.where(enough, middle, most)
         least = tl.where(enough, least, middle)
@@ -180,7 +180,7 @@ def answer_row(
             c += agreed_sum(part, axis=0).to(tl.float64)
             D += agreed_sum(part * (1.0 - share), axis=0).to(tl.float64)
             Ly += agreed_sum(part * apart_from_mean(share, y_at, 1), axis=0).to(tl.float64)
-        c, D, Ly, met = together(c, D, Ly, sums, ticket, met, P, 3, KP, PP, False)
+        c, D, Ly, passed = over_programs(c, D, Ly, sums, ticket, passed, P, 3, KP, PP, False)
         rho = (b.to(tl.float64) - c).to(tl.float32)
         off = agreed_sum(tl.abs(rho), axis=0)
         if off > tolerance:
@@ -189,9 +189,9 @@ def answer_row(
             if overshot:
                 length = length * rise / (rise - here)
             else:
-                newton, met = solved(
+                newton, passed = solved(
                     rho, D.to(tl.float32), Ly.to(tl.float32), step, b, 1e-3, places, a, a_row, a_step, row, begin,
-                    end, n, per_weight, y_at, yh, yl, Uh, Ul, s_2, sums, ticket, met, P,
+                    end, n, per_weight, y_at, yh, yl, Uh, Ul, s_2, sums, ticket, passed, P,
                     WEIGHTED, _CG_FORWARD, BN, KP, PP,
                 )  # fmt: skip
                 newton = tl.where(has, newton - agreed_sum(b * newton, axis=0), 0.0)
@@ -221,7 +221,7 @@ def answer_row(
                 squares = 4.0 * squares / tl.maximum(agreed_sum(share, axis=2), 1e-30)
                 worst = tl.maximum(worst, tl.max(tl.where((at < n)[:, None], squares, 0.0), axis=0))
             spread = tl.reshape(tl.broadcast_to(worst[:, None], [PANELS, SLOTS]), [KP]).to(tl.float64)
-            spread, met = together_one(spread, sums, ticket, met, P, KP, PP, True)
+            spread, passed = one_over_programs(spread, sums, ticket, passed, P, KP, PP, True)
             worst = tl.max(tl.reshape(spread, [PANELS, SLOTS]), axis=1).to(tl.float32)
             off_rule = agreed_sum(worst, axis=0)
             if off_rule <= 0.8 * ACCEPTED:
@@ -263,11 +263,11 @@ def answer_row(
         mean = tl.where(failed > 0, float("nan"), mean)
         tl.store(out + row * n + at, mean.to(out.dtype.element_ty), mask=at < n)
     # Nobody looks at the error of this row any more when all have come so far.
-    met = meet(ticket, met, P)
+    passed = barrier(ticket, passed, P)
     if p == 0:
         own = table + behind
         tl.store(error + row, estimate)
-        tl.store(table + LATE, tl.full([], 1.0, tl.float32) + failed)
+        tl.store(table + REJECTED, tl.full([], 1.0, tl.float32) + failed)
         high = U.to(tl.float32)
         tl.store(own + j, high)
         tl.store(own + KP + j, (U - high.to(tl.float64)).to(tl.float32))
@@ -278,7 +278,7 @@ def answer_row(
 
 
 @triton.jit(do_not_specialize=["R", "n", "m", "P", "x_row", "x_step", "a_row", "a_step", "w_row", "w_step"])
-def late_backward(
+def pieces_backward(
     x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor,
     w: tl.tensor, w_row: tl.tensor, w_step: tl.tensor, y: tl.tensor, y_row: tl.tensor, phi: tl.tensor,
     phi_row: tl.tensor, K: tl.tensor, eps: tl.tensor, eps_rows: tl.tensor, state: tl.tensor, size: tl.tensor,
@@ -287,14 +287,14 @@ def late_backward(
     PANELS: tl.constexpr, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr, BN: tl.constexpr,
     PP: tl.constexpr,
 ) -> None:  # fmt: skip
-    """As ``late_forward``; the counters of rows are ``apart`` singles apart."""
+    """As ``pieces_forward``; the counters of rows are ``apart`` singles apart."""
     for first in range(0, R, _ROWS):
         rows = (first + tl.arange(0, _ROWS)).to(tl.int64)
         states = table_of(state, rows, size, before)
-        if tl.max(tl.load(states + LATE, mask=rows < R, other=0.0), 0) > 0:
+        if tl.max(tl.load(states + REJECTED, mask=rows < R, other=0.0), 0) > 0:
             for row in range(first, tl.minimum(first + _ROWS, R)):
                 table = table_of(state, tl.zeros([], tl.int32) + row, size, before)
-                if tl.load(table + LATE) > 0:
+                if tl.load(table + REJECTED) > 0:
                     row64 = tl.zeros([], tl.int64) + row
                     pull_row_back(
                         x, x_row, x_step, a, a_row, a_step, w, w_row, w_step, y, y_row, phi, phi_row, K, eps, eps_rows,
@@ -318,8 +318,8 @@ def pull_row_back(
     j = tl.arange(0, KP)
     q = tl.arange(0, PANELS)
     room += p.to(tl.int64) * (3 * KP)
-    met = tl.zeros([], tl.int32)
-    failed = tl.load(table + LATE) > 1.5
+    passed = tl.zeros([], tl.int32)
+    failed = tl.load(table + REJECTED) > 1.5
     origin, unit, span = facts_of(table, SQUASH)
     slope_x = slope_back(eps, eps_rows, row, EPS_ROWS)
     s = slope_x * span
@@ -347,13 +347,13 @@ def pull_row_back(
         t += agreed_sum(cotangent[:, None] * flow, axis=0).to(tl.float64)
         Ly += agreed_sum(weight[:, None] * flow, axis=0).to(tl.float64)
         D += agreed_sum(weight[:, None] * share * (1.0 - share), axis=0).to(tl.float64)
-    t, D, Ly, met = together(t, D, Ly, sums, ticket, met, P, 3, KP, PP, False)
+    t, D, Ly, passed = over_programs(t, D, Ly, sums, ticket, passed, P, 3, KP, PP, False)
     largest = tl.max(tl.abs(t), axis=0)
     largest = tl.where(largest > 0, largest, 1.0)
     # t is that of places of targets in place of phi, which is ``per_y`` of it.
-    multiplier, met = solved(
+    multiplier, passed = solved(
         (t / largest).to(tl.float32), D.to(tl.float32), Ly.to(tl.float32), step, b, 1e-5, places, a, a_row, a_step,
-        row, begin, end, n, per_weight, y_at, yh, yl, Uh, Ul, s_2, sums, ticket, met, P,
+        row, begin, end, n, per_weight, y_at, yh, yl, Uh, Ul, s_2, sums, ticket, passed, P,
         WEIGHTED, _CG_BACKWARD, BN, KP, PP,
     )  # fmt: skip
     multiplier = multiplier * largest.to(tl.float32)
@@ -379,7 +379,7 @@ def pull_row_back(
             total += agreed_sum(g, axis=0)
             tilted += agreed_sum(g * z, axis=0)
         both = tl.where(j == 0, total, tl.where(j == 1, tilted, 0.0))
-        both, met = together_one(both, sums, ticket, met, P, KP, PP, False)
+        both, passed = one_over_programs(both, sums, ticket, passed, P, KP, PP, False)
         total = tl.sum(tl.where(j == 0, both, 0.0), axis=0)
         tilted = tl.sum(tl.where(j == 1, both, 0.0), axis=0)
         tilted = tl.where(tl.load(table + CONSTANT) > 0.0, 0.0, tilted)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..engine.given import Given, row_stride, sizes_of, strided
 from ..engine.launch import Recorder
-from .pieces import late_backward, late_forward
+from .pieces import pieces_backward, pieces_forward
 from .pieces_nodes import SLOTS, rules_of
 
 _FEW_NODES = 48  #: of a rule
@@ -28,7 +28,7 @@ _KEPT = 1 << 20  #: longest rows whose places are written to memory that is kept
 _SLOTS: int = SLOTS.value
 
 
-class Late(NamedTuple):
+class Pieces(NamedTuple):
     """Sizes of what works on late rows."""
 
     panels: int
@@ -36,7 +36,7 @@ class Late(NamedTuple):
     programs: int
 
     @classmethod
-    def of(cls, y: Tensor, programs: int) -> Late:
+    def of(cls, y: Tensor, programs: int) -> Pieces:
         return cls(*_PANELS["few" if y.shape[-1] <= _FEW_NODES else "many"], programs)
 
     @property
@@ -72,15 +72,15 @@ def programs_of(device: torch.device) -> int:
 
 def state_behind(y: Tensor) -> int:
     """Singles of the state of a row, behind those of the grid."""
-    return Late.of(y, 1).state
+    return Pieces.of(y, 1).state
 
 
 def forward(launch: Recorder, given: Given, m: int, out: Tensor, error: Tensor) -> None:
     """What the grid could not answer is answered again, or NaN. The rule stands for m targets."""
     x, (R, n) = given.x, given.x.shape
-    late = Late.of(given.y, programs_of(x.device))
+    late = Pieces.of(given.y, programs_of(x.device))
     launch.at_once(
-        late_forward, late.programs,
+        pieces_forward, late.programs,
         *strided(x), *strided(given.a), *_line(given), given.eps, given.eps_rows, *_state(given), error, out,
         launch.constant(rules_of(m, x.device)), *late.scratch(launch, n), R, n, m, late.programs,
         FIRST=late.first, SQUASH=given.code, WEIGHTED=given.weighted, EPS_ROWS=given.by_row, **late.constants,
@@ -90,9 +90,9 @@ def forward(launch: Recorder, given: Given, m: int, out: Tensor, error: Tensor) 
 def backward(launch: Recorder, given: Given, m: int, w: Tensor, counters: Tensor, out: Tensor) -> None:
     """Gradients of the rows that ``forward`` answered. ``counters``: given back by ``grid.rows.backward``."""
     x, (R, n) = given.x, given.x.shape
-    late = Late.of(given.y, programs_of(x.device))
+    late = Pieces.of(given.y, programs_of(x.device))
     launch.at_once(
-        late_backward, late.programs,
+        pieces_backward, late.programs,
         *strided(x), *strided(given.a), *strided(w), *_line(given), given.eps, given.eps_rows, *_state(given),
         counters, 2 * sizes_of(given.y).UP, out,
         launch.constant(rules_of(m, x.device)), *late.scratch(launch, n), R, n, m, late.programs,

@@ -12,7 +12,7 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from ..engine.barrier import meet
+from ..engine.barrier import barrier
 from ..engine.laplacian import first_way, go_on, path_of
 from ..engine.maths import kept, load_row, load_weight
 from ..engine.parts import apart_from_mean, halves, place, shares
@@ -21,8 +21,9 @@ from ..engine.tables import MIDDLE, OFFSET, REST, STD, TOP, UNIT
 
 
 @triton.jit
-def together(
-    one: tl.tensor, two: tl.tensor, three: tl.tensor, sums: tl.tensor, ticket: tl.tensor, met: tl.tensor, P: tl.tensor,
+def over_programs(
+    one: tl.tensor, two: tl.tensor, three: tl.tensor, sums: tl.tensor, ticket: tl.tensor, passed: tl.tensor,
+    P: tl.tensor,
     COUNT: tl.constexpr, KP: tl.constexpr, PP: tl.constexpr, LARGEST: tl.constexpr,
 ) -> Any:  # fmt: skip
     """Sums over all programs of up to three vectors, or their largest entries. ``sums``: P + 1 times 3 KP doubles.
@@ -36,7 +37,7 @@ def together(
     if COUNT > 1:
         tl.store(mine + KP + j, two.to(tl.float64))
         tl.store(mine + 2 * KP + j, three.to(tl.float64))
-    met = meet(ticket, met, P)
+    passed = barrier(ticket, passed, P)
     WIDTH: tl.constexpr = KP if PP == 1 else (2 * KP // PP if KP > PP else 2)  # P is more than half of PP
     k = p * WIDTH + tl.arange(0, WIDTH)
     q = tl.arange(0, PP)
@@ -45,22 +46,23 @@ def together(
         parts = tl.load(at, mask=(q < P)[:, None] & (k < KP)[None, :], other=0.0, cache_modifier=".cg")
         whole = tl.max(parts, axis=0) if LARGEST else tl.sum(parts, axis=0)
         tl.store(sums + which * KP + k, whole, mask=k < KP)
-    met = meet(ticket, met, P)
+    passed = barrier(ticket, passed, P)
     one = tl.load(sums + j, cache_modifier=".cg")
     if COUNT > 1:
         two = tl.load(sums + KP + j, cache_modifier=".cg")
         three = tl.load(sums + 2 * KP + j, cache_modifier=".cg")
-    return one, two, three, met
+    return one, two, three, passed
 
 
 @triton.jit
-def together_one(
-    v: tl.tensor, sums: tl.tensor, ticket: tl.tensor, met: tl.tensor, P: tl.tensor, KP: tl.constexpr, PP: tl.constexpr,
+def one_over_programs(
+    v: tl.tensor, sums: tl.tensor, ticket: tl.tensor, passed: tl.tensor, P: tl.tensor, KP: tl.constexpr,
+    PP: tl.constexpr,
     LARGEST: tl.constexpr,
 ) -> Any:  # fmt: skip
-    """``together`` for one vector."""
-    one, _two, _three, met = together(v, v, v, sums, ticket, met, P, 1, KP, PP, LARGEST)
-    return one, met
+    """``over_programs`` for one vector."""
+    one, _two, _three, passed = over_programs(v, v, v, sums, ticket, passed, P, 1, KP, PP, LARGEST)
+    return one, passed
 
 
 @triton.jit
@@ -138,7 +140,7 @@ def solved(
     places: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, row: tl.tensor, begin: tl.tensor,
     end: tl.tensor, n: tl.tensor, per_weight: tl.tensor,
     y: tl.tensor, yh: tl.tensor, yl: tl.tensor, Uh: tl.tensor, Ul: tl.tensor, s: tl.tensor,
-    sums: tl.tensor, ticket: tl.tensor, met: tl.tensor, P: tl.tensor,
+    sums: tl.tensor, ticket: tl.tensor, passed: tl.tensor, P: tl.tensor,
     WEIGHTED: tl.constexpr, MOST: tl.constexpr, BN: tl.constexpr, KP: tl.constexpr, PP: tl.constexpr,
 ) -> Any:  # fmt: skip
     """L^+ r by conjugate gradients, as ``exact.all_targets.solve_by_passes``: each product with L is a pass."""
@@ -154,9 +156,9 @@ def solved(
             xh, xl, weight = standing(places, a, a_row, a_step, row, at, n, per_weight, WEIGHTED)
             share = plan_of(xh, xl, y, yh, yl, Uh, Ul, s)
             sum_Lw += agreed_sum(weight[:, None] * share * apart_from_mean(share, way, 1), axis=0).to(tl.float64)
-        sum_Lw, met = together_one(sum_Lw, sums, ticket, met, P, KP, PP, False)
+        sum_Lw, passed = one_over_programs(sum_Lw, sums, ticket, passed, P, KP, PP, False)
         Lw = sum_Lw.to(tl.float32)
         Lw += 1e-7 * b * (way - agreed_sum(b * way, axis=0))  # where the plan falls apart: see ``bridged``
         out, r, way, rz = go_on(out, r, way, rz, Lw, inverse_D, resistance)
         k += 1
-    return out, met
+    return out, passed

@@ -24,7 +24,7 @@ import triton.language as tl
 from ..engine.maths import load_weight
 from ..engine.newton import BRIDGE, LAST, accept_or_shorten, begin, go_on, path_through
 from ..engine.parts import LOG2_E, halves
-from ..engine.tables import HEAD, LATE, slope_back, table_of
+from ..engine.tables import HEAD, REJECTED, slope_back, table_of
 from ..engine.tiles import AXIS_V, indices, most_over_values, over_targets, over_values, scalar
 from .matrix import ACCEPTED
 from .pieces import line_through, weight_of_row
@@ -79,7 +79,7 @@ _ROWS = tl.constexpr(64)  #: looked at at once
         "x", "x_row", "x_step", "a", "a_row", "a_step", "y_row", "phi_row", "K", "out", "R", "n", "m", "P",
     ]
 )  # fmt: skip
-def late_rows(
+def exact_rows(
     x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor,
     y: tl.tensor, y_row: tl.tensor, phi: tl.tensor, phi_row: tl.tensor, K: tl.tensor, eps: tl.tensor,
     eps_rows: tl.tensor, state: tl.tensor, size: tl.tensor, before: tl.tensor, error: tl.tensor, out: tl.tensor,
@@ -305,7 +305,7 @@ def keep_row(
     kept = (table + HEAD).to(tl.pointer_type(tl.int32))
     panel = tl.load(at_panels + q)
     tl.debug_barrier()
-    tl.store(table + LATE, 1.0)
+    tl.store(table + REJECTED, 1.0)
     tl.store(kept, panels)
     tl.store(kept + 1 + q, panel, mask=q < panels)
     tl.store(table + HEAD + 2 * KR + j, slot_of(own, HIGH, j, KP))

@@ -17,7 +17,7 @@ from ..engine.maths import kept, load_weight, standard_back
 from ..engine.newton import BRIDGE, begin, go_on, path_through
 from ..engine.parts import LOG2_E, NOWHERE, halves
 from ..engine.sums import agreed_sum
-from ..engine.tables import CONSTANT, HEAD, LATE, STD, WEIGHT, slope_back, table_of
+from ..engine.tables import CONSTANT, HEAD, REJECTED, STD, WEIGHT, slope_back, table_of
 from ..engine.tiles import indices, most_over_targets, over_targets, over_values, scalar
 from .pieces import line_through, pulled_back, weight_of_row
 from .pieces_nodes import SLOTS
@@ -37,7 +37,7 @@ _ROWS = tl.constexpr(64)  #: looked at at once
         "n", "m", "P",
     ]
 )  # fmt: skip
-def late_rows_backward(
+def exact_rows_backward(
     x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor,
     w: tl.tensor, w_row: tl.tensor, w_step: tl.tensor, y: tl.tensor, y_row: tl.tensor, phi: tl.tensor,
     phi_row: tl.tensor, K: tl.tensor, eps: tl.tensor, eps_rows: tl.tensor, state: tl.tensor, size: tl.tensor,
@@ -52,11 +52,11 @@ def late_rows_backward(
     points += p.to(tl.int64) * (4 * UP + 2 * n)
     for first in range(p, R, P * _ROWS):
         rows = (first + P * tl.arange(0, _ROWS)).to(tl.int64)
-        if tl.max(tl.load(table_of(state, rows, size, before) + LATE, mask=rows < R, other=0.0), 0) > 0:
+        if tl.max(tl.load(table_of(state, rows, size, before) + REJECTED, mask=rows < R, other=0.0), 0) > 0:
             for row in range(first, tl.minimum(first + P * _ROWS, R), P):
                 row64 = tl.zeros([], tl.int64) + row
                 table = table_of(state, row64, size, before)
-                if tl.load(table + LATE) > 0:
+                if tl.load(table + REJECTED) > 0:
                     origin, unit, span = facts_of(table, SQUASH)
                     places = points + 4 * UP
                     place_row(x, x_row, x_step, row64, n, origin, unit, places, SQUASH)

@@ -12,8 +12,8 @@ from ..engine.given import Given, row_stride, sizes_of, strided
 from ..engine.launch import Recorder
 from .pieces_launch import programs_of
 from .pieces_nodes import rules_of
-from .rows import late_rows
-from .rows_backward import late_rows_backward
+from .rows import exact_rows
+from .rows_backward import exact_rows_backward
 from .rows_nodes import OWN
 
 _FEW_NODES = 48  #: of a rule
@@ -49,7 +49,7 @@ def forward(launch: Recorder, given: Given, m: int, out: Tensor, error: Tensor) 
     """What the grid could not answer is answered again, where that is possible. The rule stands for m targets."""
     programs, last, constants = _common(launch, given, m)
     launch(
-        late_rows, programs, *strided(given.x), *strided(given.a), *_line(given), given.eps, given.eps_rows,
+        exact_rows, programs, *strided(given.x), *strided(given.a), *_line(given), given.eps, given.eps_rows,
         *_state(given), error, out, *last, **constants, FIRST=_sizes(given.y)[2],
     )  # fmt: skip
 
@@ -58,7 +58,7 @@ def backward(launch: Recorder, given: Given, m: int, w: Tensor, grad: Tensor) ->
     """Gradients of the rows that ``forward`` answered."""
     programs, last, constants = _common(launch, given, m)
     launch(
-        late_rows_backward, programs, *strided(given.x), *strided(given.a), *strided(w), *_line(given), given.eps,
+        exact_rows_backward, programs, *strided(given.x), *strided(given.a), *strided(w), *_line(given), given.eps,
         given.eps_rows, *_state(given), grad, *last, **constants,
     )  # fmt: skip
 

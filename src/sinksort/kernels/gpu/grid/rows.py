@@ -147,6 +147,6 @@ def _gathered(
     """What the chunks of each row have left, and how many that are: one, if there were many."""
     if G <= _GATHERED:
         return chunks, G
-    together = launch.empty(R * width, dtype=torch.float32)
-    launch(gather, R * programs_to_gather(width), *chunks, together, G, WIDTH=width, BLOCK=128)
-    return (together, width), 1
+    over_programs = launch.empty(R * width, dtype=torch.float32)
+    launch(gather, R * programs_to_gather(width), *chunks, over_programs, G, WIDTH=width, BLOCK=128)
+    return (over_programs, width), 1

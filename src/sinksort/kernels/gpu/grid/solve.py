@@ -19,7 +19,7 @@ import triton.language as tl
 
 from ..engine.newton import BRIDGE, LAST, NEAR, SMALL, accept_or_shorten, begin, go_on
 from ..engine.parts import LOG2_E
-from ..engine.tables import HEAD, LATE, MIDDLE, ROUNDS, STEP, TICKET, read_values, table_of
+from ..engine.tables import HEAD, MIDDLE, REJECTED, ROUNDS, STEP, TICKET, read_values, table_of
 from ..engine.tiles import (
     AXIS_V,
     indices,
@@ -235,7 +235,7 @@ def solve(
     mean = tl.load(table + MIDDLE)
     tl.store(error + row, tl.where(mean == mean, estimate, 0.0))  # rows that hold NaN have no error
     tl.store(table + ROUNDS, rounds.to(tl.float32))
-    tl.store(table + LATE, 0.0)
+    tl.store(table + REJECTED, 0.0)
     tl.store(table + TICKET, 0.0)
     if READ:  # all tables have been there since the last barrier; now nobody needs scratch
         tl.debug_barrier()

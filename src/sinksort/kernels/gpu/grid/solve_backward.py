@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from ..engine.newton import BRIDGE, begin, go_on
-from ..engine.tables import HEAD, LATE, ROUNDS, STEP, chunk_sums_back, slope_back, table_of, write_back
+from ..engine.tables import HEAD, REJECTED, ROUNDS, STEP, chunk_sums_back, slope_back, table_of, write_back
 from ..engine.tiles import indices, most_over_targets, over_targets, over_values, scalar
 from .nodes import add_up, at_node, coarse, from_moments, refined, steps_to_coarse_node, steps_to_node
 from .plan import (
@@ -57,7 +57,7 @@ def solve_backward(
     KAF: tl.constexpr = KP // KF
     table = table_of(state, row, size, before)
     if READ:
-        if tl.load(table + LATE) > 0:  # ``exact.rows`` left other things there, and what is needed of this row
+        if tl.load(table + REJECTED) > 0:  # ``exact.rows`` left other things there, and what is needed of this row
             return
     of_row = table + HEAD + 2 * KP + 2 * UP  # the masses of the values, at all nodes
     step = tl.load(table + STEP)

@@ -31,7 +31,7 @@ _FIRM = tl.constexpr(1e-3)
 
 
 @triton.jit
-def guess_of(
+def first_multipliers(
     p: tl.tensor, w: tl.tensor, b: tl.tensor, D: tl.tensor, phi_ptr: tl.tensor, j: tl.tensor, K: tl.tensor,
     WEIGHTED: tl.constexpr, KA: tl.constexpr, X: tl.constexpr, KB: tl.constexpr
 ) -> tl.tensor:  # fmt: skip
@@ -50,7 +50,7 @@ def guess_of(
 
 
 @triton.jit
-def left_to_pull(
+def remaining_pull(
     p: tl.tensor, w: tl.tensor, a: tl.tensor, phi: tl.tensor, u: tl.tensor, likeliest: tl.tensor,
     FEW: tl.constexpr, V: tl.constexpr, X: tl.constexpr, KB: tl.constexpr
 ) -> tl.tensor:  # fmt: skip

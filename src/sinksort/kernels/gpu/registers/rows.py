@@ -19,7 +19,18 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ..engine.newton import BRIDGE, LAST, NEAR, SMALL, accept_or_shorten, begin, go_on, is_frail, path_of, path_through
+from ..engine.newton import (
+    BRIDGE,
+    LAST,
+    NEAR,
+    SMALL,
+    accept_or_shorten,
+    begin,
+    go_on,
+    has_weak_links,
+    path_of,
+    path_through,
+)
 from ..engine.parts import (
     GIVEN,
     LOG2_E,
@@ -36,7 +47,7 @@ from ..engine.parts import (
     targets_too_wide,
     through_moments,
 )
-from ..engine.state import exponent_of, high_words, is_late, load_potential_halves, store_facts, store_potential
+from ..engine.state import exponent_of, high_words, is_rejected, load_potential_halves, store_facts, store_potential
 from ..engine.tiles import (
     boundaries_of_equals,
     boundaries_of_weighted,
@@ -55,7 +66,7 @@ from ..engine.tiles import (
     start_of_tile,
     tile_of_values,
 )
-from .multipliers import guess_of, left_to_pull
+from .multipliers import first_multipliers, remaining_pull
 from .secant import balanced
 from .weak_links import apart_from_likeliest, imbalance_of_likeliest, likeliest_of, plan_and_rest, softness_of
 
@@ -64,7 +75,7 @@ _SOFT = tl.constexpr(1e-4)  #: error of the column sums of a nearly hard plan, r
 #: In the backward pass, of what a guess leaves to be solved, for equal weights and others. The guess is better if each
 #: target gets one value. The same of frail plans, times these.
 _ACCURACY, _ACCURACY_WEIGHTED = tl.constexpr(2e-4), tl.constexpr(1e-4)
-_OF_FRAIL, _OF_FRAIL_WEIGHTED = tl.constexpr(0.3), tl.constexpr(0.1)
+_OF_WEAK_LINKS, _OF_WEAK_LINKS_WEIGHTED = tl.constexpr(0.3), tl.constexpr(0.1)
 
 
 @triton.jit(do_not_specialize=NUMBERS, do_not_specialize_on_alignment=GIVEN)
@@ -115,7 +126,7 @@ def forward(
         Ly = over_values(e * a * apart_from_likeliest(e, y, likeliest, V, X, KB), KA, X, KB)
         inverse_D, resistance = path_through(Ly, D, step, X, KB)
         bridge = BRIDGE * b * most_over_targets(tl.where(b > 0, D / tl.where(b > 0, b, 1.0), 0.0), 1, X, KB)
-        frail = is_frail(resistance, b, X, KB)
+        weakly_linked = has_weak_links(resistance, b, X, KB)
     else:
         e = e * inverse_of(over_targets(e, V, X, KB))
     E = exponent_of(s)
@@ -148,7 +159,7 @@ def forward(
                 newton = b * 0.0
                 left, along, rz = begin(rho, inverse_D, resistance, b, X, KB)
                 for _ in range(tl.where(size > 1e-2, 2, 3)):
-                    if frail:
+                    if weakly_linked:
                         Lw = over_values(a * p * apart_from_likeliest(p, along, likeliest, V, X, KB), KA, X, KB)
                     else:
                         Lw = over_values(a * p * (along - over_targets(p * along, V, X, KB)), KA, X, KB)
@@ -184,8 +195,10 @@ def forward(
             if WEIGHTED:  # weights that differ are rounded to more than what is soft
                 error = tl.where(nearly_hard(softness), 1.0, error)
             else:
-                met = (error <= 10.0 * _SOFT * softness) & (scalar(most_over_targets(tl.abs(imbalance), 1, X, KB)) == 0)
-                error = tl.where(nearly_hard(softness), tl.where(met, error, 1.0), error)
+                passed = (error <= 10.0 * _SOFT * softness) & (
+                    scalar(most_over_targets(tl.abs(imbalance), 1, X, KB)) == 0
+                )
+                error = tl.where(nearly_hard(softness), tl.where(passed, error, 1.0), error)
         else:
             if firm:
                 D = over_values(p * a * (1.0 - p), KA, X, KB)
@@ -217,7 +230,7 @@ def backward(
     """
     row = tl.program_id(0).to(tl.int64)
     state_ptr += row * S
-    if is_late(state_ptr):
+    if is_rejected(state_ptr):
         return
     x_ptr += row * x_row
     a_ptr += row * a_row
@@ -256,26 +269,26 @@ def backward(
     soft = most_over_targets(D, 1, X, KB) > 1e-25
     softness = most_over_targets(tl.where(b > 0, D / tl.where(b > 0, b, 1.0), 0.0), 1, X, KB)
     bridge = BRIDGE * b * softness
-    u = guess_of(p, w, b, D, phi_ptr, j, K, WEIGHTED, KA, X, KB)
-    q = left_to_pull(p, w, a, phi, u, likeliest, FEW, V, X, KB)
+    u = first_multipliers(p, w, b, D, phi_ptr, j, K, WEIGHTED, KA, X, KB)
+    q = remaining_pull(p, w, a, phi, u, likeliest, FEW, V, X, KB)
     t = over_values(p * (q - over_targets(p * q, V, X, KB)), KA, X, KB)
     largest = most_over_targets(tl.abs(t), 1, X, KB)
     largest = tl.where(soft & (largest > 0), largest, 1.0)
     t = tl.where(soft, t / largest, 0.0)
     potential = t * 0.0
-    frail = is_frail(resistance, b, X, KB)
+    weakly_linked = has_weak_links(resistance, b, X, KB)
     r, way, rz = begin(t, inverse_D, resistance, b, X, KB)
     # What flows over a link is rounded to 1e-7 of t, and no step makes that better.
     rounding = over_targets(resistance, 1, X, KB) * (1e-7 * 1e-7)
     if WEIGHTED:
-        accuracy = tl.where(frail, _ACCURACY_WEIGHTED * _OF_FRAIL_WEIGHTED, _ACCURACY_WEIGHTED)
+        accuracy = tl.where(weakly_linked, _ACCURACY_WEIGHTED * _OF_WEAK_LINKS_WEIGHTED, _ACCURACY_WEIGHTED)
     else:
-        accuracy = tl.where(frail, _ACCURACY * _OF_FRAIL, _ACCURACY)
+        accuracy = tl.where(weakly_linked, _ACCURACY * _OF_WEAK_LINKS, _ACCURACY)
     enough = tl.maximum(rz * accuracy * accuracy, rounding)
     k = 0
     going = True
     while going & (k < _STEPS):
-        if frail:
+        if weakly_linked:
             Lw = pushed(p, apart(p, way, likeliest, FEW, V, X, KB), a, N, WEIGHTED, KA, X, KB)
         else:
             Lw = pushed(p, way - over_targets(p * way, V, X, KB), a, N, WEIGHTED, KA, X, KB)
@@ -292,7 +305,7 @@ def backward(
     phi = tl.load(phi_ptr + j, mask=j < K, other=0.0).to(tl.float32)
     w = tl.load(w_ptr + row * w_row + i.to(tl.int64) * w_col, mask=i < N, other=0.0).to(tl.float32)
     u = tl.where(N > 0, u, 0.0)
-    q = left_to_pull(p, w, a, phi, u, likeliest, FEW, V, X, KB) - a * potential
+    q = remaining_pull(p, w, a, phi, u, likeliest, FEW, V, X, KB) - a * potential
     if FEW:
         pull = apart_from_likeliest(p, q, likeliest, V, X, KB)
         g = over_targets(p * pull * apart_from_likeliest(p, y, likeliest, V, X, KB), V, X, KB) * s.to(tl.float32)

@@ -18,7 +18,7 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from ..engine.barrier import meet
+from ..engine.barrier import barrier
 from ..engine.maths import is_finite, load_row, load_weight, origin_of, placed, standard_back
 from .exchange import COUNTERS, leave
 from .passes import (
@@ -290,7 +290,7 @@ def chunks_back(
         x, x_row, x_step, a, a_row, a_step, w, w_row, w_step, y, y_row, b, b_row, phi, phi_row, eps, eps_rows, state,
         sums, n, tiles, G, K, KP, SQUASH, WEIGHTED, EPS_ROWS, PUSH, DOUBLE, BLOCK,
     )  # fmt: skip
-    meet(counter, row * 0, G)
+    barrier(counter, row * 0, G)
     chunk_write(
         x, x_row, x_step, a, a_row, a_step, w, w_row, w_step, y, y_row, b, b_row, phi, phi_row, eps, eps_rows, state,
         sums, out, n, tiles, G, K, KP, GP, SQUASH, WEIGHTED, EPS_ROWS, PUSH, DOUBLE, BLOCK,

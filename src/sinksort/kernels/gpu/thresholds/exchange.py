@@ -17,7 +17,7 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from ..engine.barrier import meet
+from ..engine.barrier import barrier
 from ..engine.sums import agreed_sum
 
 LINE = tl.constexpr(32)  #: doubles
@@ -26,9 +26,9 @@ COUNTERS = tl.constexpr(16)  #: whole numbers of a row, so that two are never in
 
 
 @triton.jit
-def own_line(lines: tl.tensor, met: tl.tensor, G: tl.tensor) -> Any:
+def own_line(lines: tl.tensor, passed: tl.tensor, G: tl.tensor) -> Any:
     """Where this program tells the others something before they meet for the next time, and where all lines begin."""
-    all_lines = lines + (met // G % 2).to(tl.int64) * G * LINE
+    all_lines = lines + (passed // G % 2).to(tl.int64) * G * LINE
     return all_lines + (tl.program_id(0) % G) * LINE, all_lines
 
 
@@ -42,14 +42,14 @@ def leave(counter: tl.tensor, G: tl.tensor) -> None:
 
 
 @triton.jit
-def together(
+def over_programs(
     v0: tl.tensor, v1: tl.tensor, v2: tl.tensor, v3: tl.tensor, v4: tl.tensor, v5: tl.tensor, v6: tl.tensor,
     v7: tl.tensor, v8: tl.tensor, v9: tl.tensor, v10: tl.tensor, v11: tl.tensor, v12: tl.tensor, v13: tl.tensor,
     v14: tl.tensor, v15: tl.tensor, v16: tl.tensor, v17: tl.tensor, v18: tl.tensor, lines: tl.tensor,
-    counter: tl.tensor, met: tl.tensor, G: tl.tensor, COUNT: tl.constexpr, PP: tl.constexpr,
+    counter: tl.tensor, passed: tl.tensor, G: tl.tensor, COUNT: tl.constexpr, PP: tl.constexpr,
 ) -> Any:  # fmt: skip
     """Sums of the first COUNT numbers over all programs of a row, all double, and how often these have met."""
-    mine, all_lines = own_line(lines, met, G)
+    mine, all_lines = own_line(lines, passed, G)
     WIDTH: tl.constexpr = 4 if COUNT <= 4 else (8 if COUNT <= 8 else (16 if COUNT <= 16 else 32))
     i = tl.arange(0, WIDTH)
     told = tl.where(i == 0, v0.to(tl.float64), tl.where(i == 1, v1.to(tl.float64), 0.0))
@@ -66,7 +66,7 @@ def together(
         told = tl.where(i == 16, v16.to(tl.float64), tl.where(i == 17, v17.to(tl.float64), told))
         told = tl.where(i == 18, v18.to(tl.float64), told)
     tl.store(mine + i, told, mask=i < COUNT)
-    met = meet(counter, met, G)
+    passed = barrier(counter, passed, G)
     q = tl.arange(0, PP)
     of_all = tl.load(
         all_lines + q[:, None] * LINE + i[None, :], mask=(q < G)[:, None] & (i < COUNT)[None, :], other=0.0,
@@ -89,44 +89,44 @@ def together(
         u16, u17, u18 = tl.load(total + 16), tl.load(total + 17), tl.load(total + 18)
     return (
         tl.load(total), tl.load(total + 1), tl.load(total + 2), tl.load(total + 3), u4, u5, u6, u7, u8, u9, u10, u11,
-        u12, u13, u14, u15, u16, u17, u18, met,
+        u12, u13, u14, u15, u16, u17, u18, passed,
     )  # fmt: skip
 
 
 @triton.jit
 def together4(
-    v0: tl.tensor, v1: tl.tensor, v2: tl.tensor, v3: tl.tensor, lines: tl.tensor, counter: tl.tensor, met: tl.tensor,
+    v0: tl.tensor, v1: tl.tensor, v2: tl.tensor, v3: tl.tensor, lines: tl.tensor, counter: tl.tensor, passed: tl.tensor,
     G: tl.tensor, PP: tl.constexpr,
 ) -> Any:  # fmt: skip
-    """``together`` for four numbers: double if anybody else has told some of it."""
+    """``over_programs`` for four numbers: double if anybody else has told some of it."""
     if PP > 1:
-        v0, v1, v2, v3, _4, _5, _6, _7, _8, _9, _10, _11, _12, _13, _14, _15, _16, _17, _18, met = together(
-            v0, v1, v2, v3, v0, v0, v0, v0, v0, v0, v0, v0, v0, v0, v0, v0, v0, v0, v0, lines, counter, met, G, 4, PP
+        v0, v1, v2, v3, _4, _5, _6, _7, _8, _9, _10, _11, _12, _13, _14, _15, _16, _17, _18, passed = over_programs(
+            v0, v1, v2, v3, v0, v0, v0, v0, v0, v0, v0, v0, v0, v0, v0, v0, v0, v0, v0, lines, counter, passed, G, 4, PP
         )
-    return v0, v1, v2, v3, met
+    return v0, v1, v2, v3, passed
 
 
 @triton.jit
 def together7(
     v0: tl.tensor, v1: tl.tensor, v2: tl.tensor, v3: tl.tensor, v4: tl.tensor, v5: tl.tensor, v6: tl.tensor,
-    lines: tl.tensor, counter: tl.tensor, met: tl.tensor, G: tl.tensor, PP: tl.constexpr,
+    lines: tl.tensor, counter: tl.tensor, passed: tl.tensor, G: tl.tensor, PP: tl.constexpr,
 ) -> Any:  # fmt: skip
     """The same for seven."""
     if PP > 1:
-        v0, v1, v2, v3, v4, v5, v6, _7, _8, _9, _10, _11, _12, _13, _14, _15, _16, _17, _18, met = together(
-            v0, v1, v2, v3, v4, v5, v6, v6, v6, v6, v6, v6, v6, v6, v6, v6, v6, v6, v6, lines, counter, met, G, 7, PP
+        v0, v1, v2, v3, v4, v5, v6, _7, _8, _9, _10, _11, _12, _13, _14, _15, _16, _17, _18, passed = over_programs(
+            v0, v1, v2, v3, v4, v5, v6, v6, v6, v6, v6, v6, v6, v6, v6, v6, v6, v6, v6, lines, counter, passed, G, 7, PP
         )
-    return v0, v1, v2, v3, v4, v5, v6, met
+    return v0, v1, v2, v3, v4, v5, v6, passed
 
 
 @triton.jit
-def moments_together(
+def moments_over_programs(
     whole: tl.tensor, total: tl.tensor, mean: tl.tensor, squares: tl.tensor, bottom: tl.tensor, top: tl.tensor,
-    least: tl.tensor, most: tl.tensor, bad: tl.tensor, lines: tl.tensor, counter: tl.tensor, met: tl.tensor,
+    least: tl.tensor, most: tl.tensor, bad: tl.tensor, lines: tl.tensor, counter: tl.tensor, passed: tl.tensor,
     G: tl.tensor, PP: tl.constexpr,
 ) -> Any:  # fmt: skip
     """Those of a row from those of its parts: squares about a mean merge without loss, as in ``engine.maths``."""
-    mine, all_lines = own_line(lines, met, G)
+    mine, all_lines = own_line(lines, passed, G)
     tl.store(mine, whole)
     tl.store(mine + 1, total)
     tl.store(mine + 2, mean)
@@ -136,7 +136,7 @@ def moments_together(
     tl.store(mine + 6, least.to(tl.float64))
     tl.store(mine + 7, most.to(tl.float64))
     tl.store(mine + 8, bad.to(tl.float64))
-    met = meet(counter, met, G)
+    passed = barrier(counter, passed, G)
     q = tl.arange(0, PP)
     there = q < G
     of_all = all_lines + q * LINE
@@ -152,22 +152,22 @@ def moments_together(
     least = tl.min(tl.load(of_all + 6, mask=there, other=float("inf"), cache_modifier=".cg"))
     most = tl.max(tl.load(of_all + 7, mask=there, other=-float("inf"), cache_modifier=".cg"))
     bad = tl.max(tl.load(of_all + 8, mask=there, other=0.0, cache_modifier=".cg"))
-    return whole, total, mean, squares, bottom, top, least, most, bad, met
+    return whole, total, mean, squares, bottom, top, least, most, bad, passed
 
 
 @triton.jit
-def nearest_together(
-    highest: tl.tensor, lowest: tl.tensor, lines: tl.tensor, counter: tl.tensor, met: tl.tensor, G: tl.tensor,
+def nearest_over_programs(
+    highest: tl.tensor, lowest: tl.tensor, lines: tl.tensor, counter: tl.tensor, passed: tl.tensor, G: tl.tensor,
     PP: tl.constexpr,
 ) -> Any:  # fmt: skip
     """The largest of ``highest`` and the smallest of ``lowest``."""
     if PP > 1:
-        mine, all_lines = own_line(lines, met, G)
+        mine, all_lines = own_line(lines, passed, G)
         tl.store(mine, highest)
         tl.store(mine + 1, lowest)
-        met = meet(counter, met, G)
+        passed = barrier(counter, passed, G)
         q = tl.arange(0, PP)
         of_all = all_lines + q * LINE
         highest = tl.max(tl.load(of_all, mask=q < G, other=-float("inf"), cache_modifier=".cg"))
         lowest = tl.min(tl.load(of_all + 1, mask=q < G, other=float("inf"), cache_modifier=".cg"))
-    return highest, lowest, met
+    return highest, lowest, passed

@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 
 from ..engine.maths import facts, is_finite, load_single, placed
-from .exchange import COUNTERS, LINE, LINES, moments_together, nearest_together, together4, together7
+from .exchange import COUNTERS, LINE, LINES, moments_over_programs, nearest_over_programs, together4, together7
 from .passes import CONSTANT, MEAN, MOST, STD, WEIGHT
 
 CLOSE = tl.constexpr(4.0)  #: width of a bracket at which Newton's method takes over, in logits
@@ -153,10 +153,12 @@ def add7(
 def row_facts_of(
     x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor,
     low_target: tl.tensor, high_target: tl.tensor, n: tl.tensor, row: tl.tensor, tiles: tl.tensor, lines: tl.tensor,
-    counter: tl.tensor, met: tl.tensor, G: tl.tensor, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr,
+    counter: tl.tensor, passed: tl.tensor, G: tl.tensor, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr,
+    BLOCK: tl.constexpr,
     PP: tl.constexpr,
 ) -> Any:  # fmt: skip
-    """(mean, std, constant, weight, least, most, NaN or 0), as ``facts`` says, the weight of all values, and ``met``.
+    """(mean, std, constant, weight, least, most, NaN or 0), as ``facts`` says, the weight of all values, and
+    ``passed``.
 
     Infinite values count for the range alone: where they will be squashed to, or the outermost target.
     """
@@ -197,14 +199,14 @@ def row_facts_of(
             about += weight * away * away
     squares = tl.sum(about)
     if PP > 1:
-        whole, total_, mean, squares, bottom_, top_, least_, most_, bad_, met = moments_together(
-            whole, total_, mean, squares, bottom_, top_, least_, most_, bad_, lines, counter, met, G, PP
+        whole, total_, mean, squares, bottom_, top_, least_, most_, bad_, passed = moments_over_programs(
+            whole, total_, mean, squares, bottom_, top_, least_, most_, bad_, lines, counter, passed, G, PP
         )
     mean, std, constant, weight_of_row, low, high, poison = facts(
         total_, mean, squares, bottom_.to(tl.float64), top_.to(tl.float64), least_.to(tl.float64),
         most_.to(tl.float64), bad_, SQUASH,
     )  # fmt: skip
-    return mean, std, constant, weight_of_row, low, high, poison, tl.where(whole > 0.0, whole, 1.0), met
+    return mean, std, constant, weight_of_row, low, high, poison, tl.where(whole > 0.0, whole, 1.0), passed
 
 
 @triton.jit
@@ -236,7 +238,7 @@ def _cut(low: tl.tensor, high: tl.tensor, at: tl.tensor, count: tl.tensor, level
 def cut_at(
     places: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, n: tl.tensor, row: tl.tensor,
     tiles: tl.tensor, xi: tl.tensor, weight: tl.tensor, least: tl.tensor, most: tl.tensor, below: tl.tensor,
-    above: tl.tensor, whole: tl.tensor, steepness: tl.tensor, lines: tl.tensor, counter: tl.tensor, met: tl.tensor,
+    above: tl.tensor, whole: tl.tensor, steepness: tl.tensor, lines: tl.tensor, counter: tl.tensor, passed: tl.tensor,
     G: tl.tensor, HELD: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr, PP: tl.constexpr,
 ) -> Any:  # fmt: skip
     """Return where the hard sort cuts the row: where the weight of all smaller values reaches ``below``.
@@ -268,7 +270,7 @@ def cut_at(
                 c6 += d6
                 c7 += d7
         s1, s2, s3, s4, s5, s6, s7 = tl.reduce((c1, c2, c3, c4, c5, c6, c7), 0, add7)
-        s1, s2, s3, s4, s5, s6, s7, met = together7(s1, s2, s3, s4, s5, s6, s7, lines, counter, met, G, PP)
+        s1, s2, s3, s4, s5, s6, s7, passed = together7(s1, s2, s3, s4, s5, s6, s7, lines, counter, passed, G, PP)
         begin = low
         low, high = _cut(low, high, begin + part, s1, level)
         low, high = _cut(low, high, begin + 2.0 * part, s2, level)
@@ -288,10 +290,10 @@ def cut_at(
         up = tl.minimum(up, tl.where(counted & (lower == 0), xi, float("inf")))
         reached += tl.where(lower, weight.to(tl.float64), 0.0)
     highest, lowest, total = tl.reduce((down, up, reached), 0, _nearest)
-    highest, lowest, met = nearest_together(highest, lowest, lines, counter, met, G, PP)
-    total, _1, _2, _3, met = together4(total, total, total, total, lines, counter, met, G, PP)
+    highest, lowest, passed = nearest_over_programs(highest, lowest, lines, counter, passed, G, PP)
+    total, _1, _2, _3, passed = together4(total, total, total, total, lines, counter, passed, G, PP)
     split = (total <= (below + 2e-7 * tl.minimum(below, above)) * whole) & is_finite(highest) & is_finite(lowest)
-    return tl.where(split, 0.5 * (highest + lowest), 0.5 * (low + high)), met
+    return tl.where(split, 0.5 * (highest + lowest), 0.5 * (low + high)), passed
 
 
 @triton.jit

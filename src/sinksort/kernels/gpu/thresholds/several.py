@@ -27,7 +27,7 @@ import triton
 import triton.language as tl
 
 from ..engine.maths import is_finite, load_single, placed
-from .exchange import leave, together
+from .exchange import leave, over_programs
 from .passes import PRODUCTS, PSI, STATE
 from .row import (
     ENOUGH,
@@ -137,7 +137,7 @@ def potentials_of(
     places: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, n: tl.tensor, row: tl.tensor,
     tiles: tl.tensor, xi: tl.tensor, weight: tl.tensor, least: tl.tensor, most: tl.tensor, b_0: tl.tensor,
     b_1: tl.tensor, b_2: tl.tensor, b_3: tl.tensor, whole: tl.tensor, unknown: tl.tensor, s_1: tl.tensor,
-    s_2: tl.tensor, s_3: tl.tensor, lines: tl.tensor, counter: tl.tensor, met: tl.tensor, G: tl.tensor,
+    s_2: tl.tensor, s_3: tl.tensor, lines: tl.tensor, counter: tl.tensor, passed: tl.tensor, G: tl.tensor,
     K: tl.constexpr, HELD: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr, PP: tl.constexpr,
 ) -> Any:  # fmt: skip
     """psi of targets 1, 2 and 3, where that of target 0 is 0, whether they are good, and how often programs have met.
@@ -149,22 +149,22 @@ def potentials_of(
     FOUR: tl.constexpr = K == 4
     begin_1, begin_2, begin_3 = b_0 * 0.0 - GONE, b_0 * 0.0 - GONE, b_0 * 0.0 - GONE
     if b_1 > 0.0:
-        cut, met = cut_at(
+        cut, passed = cut_at(
             places, a, a_row, a_step, n, row, tiles, xi, weight, least, most, b_0, b_1 + b_2 + b_3, whole, s_1, lines,
-            counter, met, G, HELD, WEIGHTED, BLOCK, PP,
+            counter, passed, G, HELD, WEIGHTED, BLOCK, PP,
         )  # fmt: skip
         begin_1 = -s_1 * cut
     if b_2 > 0.0:
-        cut, met = cut_at(
+        cut, passed = cut_at(
             places, a, a_row, a_step, n, row, tiles, xi, weight, least, most, b_0 + b_1, b_2 + b_3, whole, s_2 - s_1,
-            lines, counter, met, G, HELD, WEIGHTED, BLOCK, PP,
+            lines, counter, passed, G, HELD, WEIGHTED, BLOCK, PP,
         )  # fmt: skip
         begin_2 = begin_1 - (s_2 - s_1) * cut
     if FOUR:
         if b_3 > 0.0:
-            cut, met = cut_at(
+            cut, passed = cut_at(
                 places, a, a_row, a_step, n, row, tiles, xi, weight, least, most, b_0 + b_1 + b_2, b_3, whole,
-                s_3 - s_2, lines, counter, met, G, HELD, WEIGHTED, BLOCK, PP,
+                s_3 - s_2, lines, counter, passed, G, HELD, WEIGHTED, BLOCK, PP,
             )  # fmt: skip
             begin_3 = begin_2 - (s_3 - s_2) * cut
     u_1, u_2, u_3 = begin_1, begin_2, begin_3
@@ -172,10 +172,10 @@ def potentials_of(
     done = 0
     while (done < STEPS) & (farthest > ENOUGH):
         (
-            A_0, A_1, A_2, A_3, B_0, B_1, B_2, B_3, H_0, H_1, H_2, W_01, W_02, W_12, W_03, W_13, W_23, down, up, met,
+            A_0, A_1, A_2, A_3, B_0, B_1, B_2, B_3, H_0, H_1, H_2, W_01, W_02, W_12, W_03, W_13, W_23, down, up, passed,
         ) = sums_of_several(
             places, a, a_row, a_step, n, row, tiles, xi, weight, u_1, u_2, u_3, s_1, s_2, s_3, whole, lines, counter,
-            met, G, FOUR, HELD, WEIGHTED, BLOCK, PP,
+            passed, G, FOUR, HELD, WEIGHTED, BLOCK, PP,
         )  # fmt: skip
         damped = done > PATIENCE
         r_0, f_0, far_0 = current(A_0, B_0, b_0, H_0, whole, unknown, damped)
@@ -211,7 +211,7 @@ def potentials_of(
         u_2 = tl.where(again, begin_2, u_2 + d_2.to(tl.float64))
         u_3 = tl.where(again, begin_3, u_3 + d_3.to(tl.float64))
         done += 1
-    return u_1, u_2, u_3, farthest <= ENOUGH, met
+    return u_1, u_2, u_3, farthest <= ENOUGH, passed
 
 
 @triton.jit
@@ -243,7 +243,7 @@ def several(
         x, x_row, x_step, a, a_row, a_step, places, out, n, each, lines, counters, G, PUSH, PP
     )
     here = row * 0
-    met = row * 0
+    passed = row * 0
     of_y, of_b = y + row.to(tl.int64) * y_row, b + row.to(tl.int64) * b_row
     a_0, a_1 = tl.load(of_b).to(tl.float64), tl.load(of_b + 1).to(tl.float64)
     a_2 = tl.load(of_b + 2).to(tl.float64)
@@ -270,9 +270,9 @@ def several(
     s_1 = slope * (tl.load(of_y + tl.minimum(slot_1, K - 1)).to(tl.float64) - y_0)
     s_2 = slope * (tl.load(of_y + tl.minimum(slot_2, K - 1)).to(tl.float64) - y_0)
     s_3 = slope * (tl.load(of_y + tl.minimum(slot_3, K - 1)).to(tl.float64) - y_0)
-    mean, std, constant, total, least, most, poison, whole, met = row_facts_of(
+    mean, std, constant, total, least, most, poison, whole, passed = row_facts_of(
         x, x_row, x_step, a, a_row, a_step, tl.load(of_y).to(tl.float32), tl.load(of_y + K - 1).to(tl.float32), own,
-        here, tiles, lines, counter, met, G, SQUASH, WEIGHTED, BLOCK, PP,
+        here, tiles, lines, counter, passed, G, SQUASH, WEIGHTED, BLOCK, PP,
     )  # fmt: skip
     xi, weight = placed_row(
         x, x_row, x_step, a, a_row, a_step, places, own, here, tiles, mean, std, most, HELD, SQUASH, WEIGHTED, BLOCK
@@ -280,9 +280,9 @@ def several(
     u_1, u_2, u_3, good = poison, poison, poison, poison != 0.0
     if poison == 0.0:
         unknown = whole * 0.0 + (ROUNDING_OF_SINGLES if b.dtype.element_ty == tl.float32 else 0.0)
-        u_1, u_2, u_3, good, met = potentials_of(
+        u_1, u_2, u_3, good, passed = potentials_of(
             places, a, a_row, a_step, own, here, tiles, xi, weight, least, most, b_0, b_1, b_2, b_3, whole, unknown,
-            s_1, s_2, s_3, lines, counter, met, G, K, HELD, WEIGHTED, BLOCK, PP,
+            s_1, s_2, s_3, lines, counter, passed, G, K, HELD, WEIGHTED, BLOCK, PP,
         )  # fmt: skip
     poison = tl.where(good, poison, float("nan"))
     if not PUSH:
@@ -335,10 +335,10 @@ def several(
     if PP > 1:
         (
             V_0_, V_1_, V_2_, V_3_, S_0_, S_1_, S_2_, S_3_, beyond_, zero, none, w_01, w_02, w_12, w_03, w_13, w_23,
-            _17, _18, met,
-        ) = together(
+            _17, _18, passed,
+        ) = over_programs(
             V_0_, V_1_, V_2_, V_3_, S_0_, S_1_, S_2_, S_3_, beyond_, zero, none, w_01, w_02, w_12, w_03, w_13, w_23,
-            zero, zero, lines, counter, met, G, 17, PP,
+            zero, zero, lines, counter, passed, G, 17, PP,
         )  # fmt: skip
     unit = tl.full((), 1.0, tl.float64)
     if not WEIGHTED:

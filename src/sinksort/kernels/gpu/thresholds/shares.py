@@ -7,7 +7,7 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from .exchange import together
+from .exchange import over_programs
 from .row import tile_of
 
 
@@ -109,9 +109,9 @@ def added_up(
     A_0: tl.tensor, A_1: tl.tensor, A_2: tl.tensor, A_3: tl.tensor, B_0: tl.tensor, B_1: tl.tensor, B_2: tl.tensor,
     B_3: tl.tensor, H_0: tl.tensor, H_1: tl.tensor, H_2: tl.tensor, W_01: tl.tensor, W_02: tl.tensor, W_12: tl.tensor,
     W_03: tl.tensor, W_13: tl.tensor, W_23: tl.tensor, down: tl.tensor, up: tl.tensor, whole: tl.tensor,
-    lines: tl.tensor, counter: tl.tensor, met: tl.tensor, G: tl.tensor, FOUR: tl.constexpr, PP: tl.constexpr,
+    lines: tl.tensor, counter: tl.tensor, passed: tl.tensor, G: tl.tensor, FOUR: tl.constexpr, PP: tl.constexpr,
 ) -> Any:  # fmt: skip
-    """``parts_of_several`` of all values; of three targets fewer, since the fourth has nothing. And ``met``."""
+    """``parts_of_several`` of all values; of three targets fewer, since the fourth has nothing. And ``passed``."""
     if FOUR:
         (
             A_0, A_1, A_2, A_3, B_0, B_1, B_2, B_3, H_0, H_1, H_2, W_01, W_02, W_12, W_03, W_13, W_23, down, up
@@ -122,10 +122,10 @@ def added_up(
         if PP > 1:
             (
                 A_0, A_1, A_2, A_3, B_0, B_1, B_2, B_3, H_0, H_1, H_2, W_01, W_02, W_12, W_03, W_13, W_23, down, up,
-                met,
-            ) = together(
+                passed,
+            ) = over_programs(
                 A_0, A_1, A_2, A_3, B_0, B_1, B_2, B_3, H_0, H_1, H_2, W_01, W_02, W_12, W_03, W_13, W_23, down, up,
-                lines, counter, met, G, 19, PP,
+                lines, counter, passed, G, 19, PP,
             )  # fmt: skip
         H_2 = H_2.to(tl.float64)
     else:
@@ -134,10 +134,11 @@ def added_up(
         )
         if PP > 1:
             (
-                A_0, A_1, A_2, B_0, B_1, B_2, H_0, H_1, W_01, W_02, W_12, _11, _12, _13, _14, _15, _16, _17, _18, met,
-            ) = together(
+                A_0, A_1, A_2, B_0, B_1, B_2, H_0, H_1, W_01, W_02, W_12, _11, _12, _13, _14, _15, _16, _17, _18,
+            passed,
+            ) = over_programs(
                 A_0, A_1, A_2, B_0, B_1, B_2, H_0, H_1, W_01, W_02, W_12, W_12, W_12, W_12, W_12, W_12, W_12, W_12,
-                W_12, lines, counter, met, G, 11, PP,
+                W_12, lines, counter, passed, G, 11, PP,
             )  # fmt: skip
         H_2 = whole - H_0 - H_1
         A_3 = A_0 * 0.0
@@ -146,7 +147,7 @@ def added_up(
         A_0.to(tl.float32), A_1.to(tl.float32), A_2.to(tl.float32), A_3.to(tl.float32), B_0.to(tl.float32),
         B_1.to(tl.float32), B_2.to(tl.float32), B_3.to(tl.float32), H_0.to(tl.float64), H_1.to(tl.float64), H_2,
         W_01.to(tl.float32), W_02.to(tl.float32), W_12.to(tl.float32), W_03.to(tl.float32), W_13.to(tl.float32),
-        W_23.to(tl.float32), down.to(tl.float32), up.to(tl.float32), met,
+        W_23.to(tl.float32), down.to(tl.float32), up.to(tl.float32), passed,
     )  # fmt: skip
 
 
@@ -154,7 +155,7 @@ def added_up(
 def sums_of_several(
     places: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, n: tl.tensor, row: tl.tensor,
     tiles: tl.tensor, xi: tl.tensor, weight: tl.tensor, u_1: tl.tensor, u_2: tl.tensor, u_3: tl.tensor, s_1: tl.tensor,
-    s_2: tl.tensor, s_3: tl.tensor, whole: tl.tensor, lines: tl.tensor, counter: tl.tensor, met: tl.tensor,
+    s_2: tl.tensor, s_3: tl.tensor, whole: tl.tensor, lines: tl.tensor, counter: tl.tensor, passed: tl.tensor,
     G: tl.tensor, FOUR: tl.constexpr, HELD: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr, PP: tl.constexpr,
 ) -> Any:  # fmt: skip
     if HELD:
@@ -193,5 +194,5 @@ def sums_of_several(
             up += u
     return added_up(
         A_0, A_1, A_2, A_3, B_0, B_1, B_2, B_3, H_0, H_1, H_2, W_01, W_02, W_12, W_03, W_13, W_23, down, up, whole,
-        lines, counter, met, G, FOUR, PP,
+        lines, counter, passed, G, FOUR, PP,
     )  # fmt: skip

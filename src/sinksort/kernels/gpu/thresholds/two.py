@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 
 from ..engine.maths import is_finite, load_single, placed
-from .exchange import leave, nearest_together, together4, together7
+from .exchange import leave, nearest_over_programs, together4, together7
 from .passes import PRODUCTS, PSI, STATE
 from .row import (
     ENOUGH,
@@ -66,12 +66,13 @@ def _ends(below0: tl.tensor, above0: tl.tensor, below1: tl.tensor, above1: tl.te
 def threshold_of(
     places: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, n: tl.tensor, row: tl.tensor,
     tiles: tl.tensor, xi: tl.tensor, weight: tl.tensor, least: tl.tensor, most: tl.tensor, b_0: tl.tensor,
-    b_1: tl.tensor, whole: tl.tensor, s: tl.tensor, lines: tl.tensor, counter: tl.tensor, met: tl.tensor, G: tl.tensor,
+    b_1: tl.tensor, whole: tl.tensor, s: tl.tensor, lines: tl.tensor, counter: tl.tensor, passed: tl.tensor,
+    G: tl.tensor,
     HELD: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr, PP: tl.constexpr,
 ) -> Any:  # fmt: skip
     """u, and how often programs have met."""
-    begin, met = cut_at(
-        places, a, a_row, a_step, n, row, tiles, xi, weight, least, most, b_0, b_1, whole, s, lines, counter, met, G,
+    begin, passed = cut_at(
+        places, a, a_row, a_step, n, row, tiles, xi, weight, least, most, b_0, b_1, whole, s, lines, counter, passed, G,
         HELD, WEIGHTED, BLOCK, PP,
     )  # fmt: skip
     u = -s * begin
@@ -97,7 +98,7 @@ def threshold_of(
                 inside += inside_
                 slope += slope_
         A, B, held, D = tl.reduce((out, into, inside, slope), 0, add4)
-        A, B, held, D, met = together4(A, B, held, D, lines, counter, met, G, PP)
+        A, B, held, D, passed = together4(A, B, held, D, lines, counter, passed, G, PP)
         A, B, D = A.to(tl.float32), B.to(tl.float32), D.to(tl.float32)
         flows, _apart, left, right, ratio, per_slope = balance(A, B, wanted - held.to(tl.float64), whole, 0.0)
         hard = flows == 0
@@ -115,18 +116,19 @@ def threshold_of(
         done += 1
     if WEIGHTED:
         if hard:
-            u, met = between(
-                places, a, a_row, a_step, n, row, tiles, xi, weight, u, s, lines, counter, met, G, HELD, WEIGHTED,
+            u, passed = between(
+                places, a, a_row, a_step, n, row, tiles, xi, weight, u, s, lines, counter, passed, G, HELD, WEIGHTED,
                 BLOCK, PP,
             )  # fmt: skip
-    return u, met
+    return u, passed
 
 
 @triton.jit
 def between(
     places: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, n: tl.tensor, row: tl.tensor,
     tiles: tl.tensor, xi: tl.tensor, weight: tl.tensor, u: tl.tensor, s: tl.tensor, lines: tl.tensor,
-    counter: tl.tensor, met: tl.tensor, G: tl.tensor, HELD: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr,
+    counter: tl.tensor, passed: tl.tensor, G: tl.tensor, HELD: tl.constexpr, WEIGHTED: tl.constexpr,
+    BLOCK: tl.constexpr,
     PP: tl.constexpr,
 ) -> Any:  # fmt: skip
     """u of a row of which nothing is divided, where A = B would hold in longer numbers: between the nearest values.
@@ -142,7 +144,7 @@ def between(
         below = tl.maximum(below, tl.where((weight > 0.0) & (inside == 0), xi, -float("inf")))
         above = tl.minimum(above, tl.where((weight > 0.0) & inside, xi, float("inf")))
     highest, lowest = tl.reduce((below, above), 0, _ends)
-    highest, lowest, met = nearest_together(highest, lowest, lines, counter, met, G, PP)
+    highest, lowest, passed = nearest_over_programs(highest, lowest, lines, counter, passed, G, PP)
     out = tl.zeros((BLOCK,), tl.float32)
     into = out
     for tile in range(tiles):
@@ -152,9 +154,9 @@ def between(
         out += tl.where(inside, 0.0, share * tl.exp(tl.minimum(s * (xi - highest), 0.0).to(tl.float32)))
         into += tl.where(inside, share * tl.exp(tl.minimum(s * (lowest - xi), 0.0).to(tl.float32)), 0.0)
     A, B, zero, none = tl.reduce((out, into, out * 0.0, out * 0.0), 0, add4)
-    A, B, zero, none, met = together4(A, B, zero, none, lines, counter, met, G, PP)
+    A, B, zero, none, passed = together4(A, B, zero, none, lines, counter, passed, G, PP)
     middle = -0.5 * (s * (highest + lowest) + (tl.log(A) - tl.log(B)).to(tl.float64))
-    return tl.where(is_finite(middle), middle, u), met
+    return tl.where(is_finite(middle), middle, u), passed
 
 
 @triton.jit(do_not_specialize=["G"])
@@ -174,7 +176,7 @@ def two(
         x, x_row, x_step, a, a_row, a_step, places, out, n, each, lines, counters, G, PUSH, PP
     )
     here = row * 0
-    met = row * 0
+    passed = row * 0
     of_y, of_b = y + row.to(tl.int64) * y_row, b + row.to(tl.int64) * b_row
     y_0, b_0 = tl.load(of_y).to(tl.float64), tl.load(of_b).to(tl.float64)
     y_1, b_1 = y_0, b_0 * 0.0
@@ -183,18 +185,18 @@ def two(
     first = b_0 >= b_1
     b_0, b_1 = tl.where(first, 1.0 - b_1, b_0), tl.where(first, b_1, 1.0 - b_0)  # the larger is what the other leaves
     s = slope_of(eps, eps_rows, row, EPS_ROWS) * (y_1 - y_0)
-    mean, std, constant, total, least, most, poison, whole, met = row_facts_of(
+    mean, std, constant, total, least, most, poison, whole, passed = row_facts_of(
         x, x_row, x_step, a, a_row, a_step, y_0.to(tl.float32), y_1.to(tl.float32), own, here, tiles, lines, counter,
-        met, G, SQUASH, WEIGHTED, BLOCK, PP,
+        passed, G, SQUASH, WEIGHTED, BLOCK, PP,
     )  # fmt: skip
     xi, weight = placed_row(
         x, x_row, x_step, a, a_row, a_step, places, own, here, tiles, mean, std, most, HELD, SQUASH, WEIGHTED, BLOCK
     )
     u = tl.where(b_1 > 0.0, 1.0, -1.0).to(tl.float64) * GONE + poison
     if (b_0 > 0.0) & (b_1 > 0.0) & (poison == 0.0):
-        u, met = threshold_of(
+        u, passed = threshold_of(
             places, a, a_row, a_step, own, here, tiles, xi, weight, least, most, b_0, b_1, whole, s, lines, counter,
-            met, G, HELD, WEIGHTED, BLOCK, PP,
+            passed, G, HELD, WEIGHTED, BLOCK, PP,
         )  # fmt: skip
     k = tl.arange(0, 2)
     if not PUSH:
@@ -237,8 +239,8 @@ def two(
         S_0, S_1, A_0, A_1, W, infinite, zero = tl.reduce(
             (sum_0, sum_1, average_0, average_1, product, beyond, sum_0 * 0.0), 0, add7
         )
-        S_0, S_1, A_0, A_1, W, infinite, zero, met = together7(
-            S_0, S_1, A_0, A_1, W, infinite, zero, lines, counter, met, G, PP
+        S_0, S_1, A_0, A_1, W, infinite, zero, passed = together7(
+            S_0, S_1, A_0, A_1, W, infinite, zero, lines, counter, passed, G, PP
         )
         S, A = tl.where(k == 0, S_0, S_1).to(tl.float64), tl.where(k == 0, A_0, A_1).to(tl.float64)
         there = tl.where(k == 0, b_0, b_1) > 0.0
@@ -247,7 +249,7 @@ def two(
         tl.store(out + row.to(tl.int64) * K + k, value.to(tl.float32), mask=k < K)
     else:
         W = tl.sum(product)
-        W, _1, _2, _3, met = together4(W, W, W, W, lines, counter, met, G, PP)
+        W, _1, _2, _3, passed = together4(W, W, W, W, lines, counter, passed, G, PP)
     i, j = k[:, None], k[None, :]
     tl.store(mine + PRODUCTS + 2 * i + j, tl.where(i == j, 0.0, W.to(tl.float64) * unit))
     tl.store(error + row, 0.0)
