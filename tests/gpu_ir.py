@@ -30,9 +30,12 @@ from triton.backends.compiler import GPUTarget
 from triton.backends.driver import DriverBase
 from triton.backends.nvidia.compiler import CUDABackend
 
-from sinksort.kernels import triton_launch, triton_long, triton_long_late_launch, triton_rows
-from sinksort.kernels.asks import Ask
-from sinksort.kernels.tables import default_targets
+from sinksort.kernels.contract import Request
+from sinksort.kernels.gpu import long
+from sinksort.kernels.gpu import rows as triton_rows
+from sinksort.kernels.gpu.engine import launch as triton_launch
+from sinksort.kernels.gpu.exact import pieces_launch
+from sinksort.kernels.targets import default_targets
 from tests.sources import triton_entry_points
 
 _MULTIPROCESSORS = 132  #: of an H100
@@ -118,37 +121,39 @@ def _watch() -> list[Kernel]:
         self._made.append((None, programs, args, []))
 
     triton_launch.Recorder._make = make
-    triton_long_late_launch.programs_of = lambda _device: _MULTIPROCESSORS
+    pieces_launch.programs_of = lambda _device: _MULTIPROCESSORS
     triton.runtime.driver.set_active(_Driver())
     return kernels
 
 
-def _ask(n: int, K: int, eps: float, *, weighted: bool = False, rows: int = 4, squash: str | None = "sigmoid") -> Ask:
+def _request(
+    n: int, K: int, eps: float, *, weighted: bool = False, rows: int = 4, squash: str | None = "sigmoid"
+) -> Request:
     a = torch.full((rows, n), 1.0 / n) if weighted else None
-    return Ask(torch.zeros(rows, n), a, torch.linspace(0, 1, K)[None], torch.full((1, K), 1.0 / K), eps, squash)
+    return Request(torch.zeros(rows, n), a, torch.linspace(0, 1, K)[None], torch.full((1, K), 1.0 / K), eps, squash)
 
 
-def _ranks(n: int, nodes: int, eps: float | Tensor = 1e-2, **other: Any) -> tuple[Ask, Tensor]:
+def _ranks(n: int, nodes: int, eps: float | Tensor = 1e-2, **other: Any) -> tuple[Request, Tensor]:
     """Ranks by way of a rule; ``other``: rows, and options of an ask that are not ordinary."""
     at = default_targets(n, n, nodes, False, torch.device("cpu"))
     x = torch.zeros(other.pop("rows", 4), n, dtype=other.pop("dtype", torch.float32))
-    ask = Ask(x, None, at.y, at.b, eps, "sigmoid", at.m, at.last)
-    return ask._replace(**other), at.phi
+    request = Request(x, None, at.y, at.b, eps, "sigmoid", at.m, at.last)
+    return request._replace(**other), at.phi
 
 
-def _both_ways(kernels: Any, ask: Ask, phi: Tensor | None) -> None:
+def _both_ways(kernels: Any, request: Request, phi: Tensor | None) -> None:
     if phi is None:
-        answer = kernels.push(ask)
-        kernels.push_backward(ask, answer.state, torch.zeros_like(answer.out))
+        answer = kernels.push(request)
+        kernels.push_backward(request, answer.state, torch.zeros_like(answer.out))
     else:
-        answer = kernels.pull(ask, phi)
-        kernels.pull_backward(ask, phi, answer.state, torch.zeros_like(answer.out))
+        answer = kernels.pull(request, phi)
+        kernels.pull_backward(request, phi, answer.state, torch.zeros_like(answer.out))
 
 
 def _logs() -> None:
-    ask = _ask(20, 20, 1e-2)
-    answer = triton_rows.logs(ask)
-    triton_rows.logs_backward(ask, answer.state, torch.zeros_like(answer.out))
+    request = _request(20, 20, 1e-2)
+    answer = triton_rows.logs(request)
+    triton_rows.logs_backward(request, answer.state, torch.zeros_like(answer.out))
 
 
 def cases() -> Iterator[tuple[str, Callable[[], None]]]:
@@ -157,24 +162,24 @@ def cases() -> Iterator[tuple[str, Callable[[], None]]]:
         for n, eps, weighted in ((20, 1e-2, False), (100, 1e-3, True), (5000, 1e-2, False), (100_000, 1e-2, False)):
             if K == 3 and n == 100:
                 continue
-            ask = _ask(n, K, eps, weighted=weighted, rows=1 if n > 5000 else 4)
+            request = _request(n, K, eps, weighted=weighted, rows=1 if n > 5000 else 4)
             kind = f"{K} targets, {n} values, eps {eps:g}{', weights' if weighted else ''}"
-            yield f"averages of {kind}", lambda a=ask: _both_ways(triton_long, a, None)
+            yield f"averages of {kind}", lambda a=request: _both_ways(triton_long, a, None)
             if K < 4:
-                yield f"shares of {kind}", lambda a=ask: _both_ways(triton_long, a, a.y)
+                yield f"shares of {kind}", lambda a=request: _both_ways(triton_long, a, a.y)
     for n in (10, 32, 100):
-        ask = _ask(n, n, 1e-2)
-        yield f"ranks of {n} values", lambda a=ask: _both_ways(triton_rows, a, a.y)
-        yield f"sort of {n} values", lambda a=ask: _both_ways(triton_rows, a, None)
-    yield "sort of 500 values to 5", lambda: _both_ways(triton_rows, _ask(500, 5, 1e-2), None)
-    yield "sort of 300 values to 200", lambda: _both_ways(triton_rows, _ask(300, 200, 1e-2), None)
+        request = _request(n, n, 1e-2)
+        yield f"ranks of {n} values", lambda a=request: _both_ways(triton_rows, a, a.y)
+        yield f"sort of {n} values", lambda a=request: _both_ways(triton_rows, a, None)
+    yield "sort of 500 values to 5", lambda: _both_ways(triton_rows, _request(500, 5, 1e-2), None)
+    yield "sort of 300 values to 200", lambda: _both_ways(triton_rows, _request(300, 200, 1e-2), None)
     yield "ranks of 200 values", lambda: _both_ways(triton_rows, *_ranks(200, 64))
     yield "ranks of 1000 values", lambda: _both_ways(triton_rows, *_ranks(1000, 40))
     yield "ranks of 10000 values", lambda: _both_ways(triton_long, *_ranks(10_000, 40))
     yield "ranks of a million values", lambda: _both_ways(triton_long, *_ranks(1_000_000, 40, rows=1))
     for K in (2, 3):  # more values in all rows than programs share
-        ask = _ask(_MANY, K, 1e-2, rows=512)
-        yield f"averages of {K} targets, many long rows", lambda a=ask: _both_ways(triton_long, a, None)
+        request = _request(_MANY, K, 1e-2, rows=512)
+        yield f"averages of {K} targets, many long rows", lambda a=request: _both_ways(triton_long, a, None)
     yield "logarithms of plans", _logs
 
 
@@ -194,9 +199,9 @@ def variants() -> Iterator[tuple[str, Callable[[], None]]]:
         yield f"ranks of 1000 values, {nodes} nodes", lambda m=nodes: _both_ways(triton_rows, *_ranks(1000, m))
     for squash in ("arctan", None):
         for n in (10, 100):
-            ask = _ask(n, n, 1e-2, squash=squash, weighted=True)
-            yield f"ranks of {n} values, {squash}, weights", lambda a=ask: _both_ways(triton_rows, a, a.y)
-            yield f"sort of {n} values, {squash}, weights", lambda a=ask: _both_ways(triton_rows, a, None)
+            request = _request(n, n, 1e-2, squash=squash, weighted=True)
+            yield f"ranks of {n} values, {squash}, weights", lambda a=request: _both_ways(triton_rows, a, a.y)
+            yield f"sort of {n} values, {squash}, weights", lambda a=request: _both_ways(triton_rows, a, None)
 
 
 def made(only: str = "", *, every: bool) -> Iterator[Kernel]:

@@ -77,7 +77,7 @@ VALUES: dict[str, Callable[..., Tensor]] = {
 }
 
 
-def many_rows(operator: Callable[..., Tensor], kind: str, n: int, eps: float, device: str) -> None:
+def band_rows_of(operator: Callable[..., Tensor], kind: str, n: int, eps: float, device: str) -> None:
     """Every one of many rows against the reference in double precision on the same device.
 
     Values to 1e-5 of the range of the row, gradients to 1e-3 of the larger of the row's largest and 1e-3 of the
@@ -167,7 +167,7 @@ def cases(device: str) -> Iterator[Case]:
         for kind in KINDS:
             for n, eps in ((10, 2e-4), (20, 1e-2), (20, 1e-3), (100, 1e-3), (100, 1e-4), (500, 1e-2)):
                 described = f"many rows: {name}, {kind}, n = {n}, eps = {eps:g}"
-                yield described, lambda o=operator, k=kind, n=n, e=eps: many_rows(o, k, n, e, device)
+                yield described, lambda o=operator, k=kind, n=n, e=eps: band_rows_of(o, k, n, e, device)
     for setup in setups(device):
         yield "distributed: {} on {}, {} processes".format(*setup), lambda s=setup: in_processes(*s)
 

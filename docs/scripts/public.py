@@ -10,7 +10,7 @@ import griffe
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Behind the public names; what is public of them is so in ``sinksort`` itself.
-ROOMS = ("sinksort.operators", "sinksort.solvers", "sinksort.kernels")
+ROOMS = ("sinksort.operators", "sinksort.core.solvers", "sinksort.kernels")
 #: Words of everyday language, or names that the operators have too: these link only when written in full.
 IN_FULL = ("sinksort.relaxations", "sinksort.distributed", "sinksort.streaming", "sinksort.plot")
 #: A code span that is nothing but a name, or a call of it; not one that is a link already.
@@ -73,23 +73,23 @@ def link_targets() -> dict[str, str]:
 
 #: Behind the public names, for the page on the mathematics.
 INTERNALS = (
-    "sinksort.squash.normalize",
-    "sinksort.squash.standardize",
-    "sinksort.problem.pose",
-    "sinksort.problem.Problem",
-    "sinksort.solvers.start.staircase_potentials",
-    "sinksort.semidual",
-    "sinksort.semidual.c_transform",
-    "sinksort.semidual.log_density",
-    "sinksort.semidual.column_sums",
-    "sinksort.semidual.hessian_factor",
-    "sinksort.semidual.newton_step",
-    "sinksort.solvers.newton.newton_loop",
-    "sinksort.gradients",
-    "sinksort.gradients.attach",
-    "sinksort.rules",
-    "sinksort.grid",
-    "sinksort.banded",
+    "sinksort.core.squash.normalize",
+    "sinksort.core.squash.standardize",
+    "sinksort.core.problem.pose",
+    "sinksort.core.problem.Problem",
+    "sinksort.core.solvers.start.staircase_potentials",
+    "sinksort.core.semidual",
+    "sinksort.core.semidual.c_transform",
+    "sinksort.core.semidual.log_density",
+    "sinksort.core.semidual.column_sums",
+    "sinksort.core.semidual.hessian_factor",
+    "sinksort.core.semidual.newton_step",
+    "sinksort.core.solvers.newton.newton_loop",
+    "sinksort.core.gradients",
+    "sinksort.core.gradients.attach",
+    "sinksort.linear.rules",
+    "sinksort.linear.grid",
+    "sinksort.linear.band.blocks",
 )
 
 

@@ -14,7 +14,7 @@ from . import calls, judge, store
 from .cases import cases
 
 
-def _parts(posed: calls.Posed, known: store.Stored | None) -> dict[str, store.Part]:
+def _parts(posed: calls.ReadOut, known: store.Stored | None) -> dict[str, store.Part]:
     """What the file says of a case; the truth is that of ``known`` where the case is the same."""
     found = calls.ask(posed)
     shapes = {name: tuple(t.shape) for name, t in found.parts.items()}

@@ -28,7 +28,7 @@ class Read(NamedTuple):
     """An operator, the names of its data, what is taken of its result, and the operator that it is judged like."""
 
     function: Callable[..., Any]
-    data: dict[str, str]  #: parameter -> name of a number or tensor in ``Posed.given``
+    data: dict[str, str]  #: parameter -> name of a number or tensor in ``ReadOut.given``
     like: str
     take: Callable[[Any], Tensor] = lambda result: result
 
@@ -71,7 +71,7 @@ READS: dict[str, Read] = {
 
 
 @dataclass(frozen=True)
-class Posed:
+class ReadOut:
     """A case with its numbers."""
 
     case: Case
@@ -107,7 +107,7 @@ def digest(t: Tensor) -> str:
     return hashlib.blake2b(_bytes(t), digest_size=8).hexdigest()
 
 
-def pose(case: Case) -> Posed:
+def pose(case: Case) -> ReadOut:
     R, n = case.rows, case.n
     dtype = getattr(torch, case.dtype)
     other = torch.float64 if dtype == torch.float64 else torch.float32
@@ -153,10 +153,10 @@ def pose(case: Case) -> Posed:
     def cotangent(out: Tensor) -> Tensor:
         return tensor(numbers("cotangent").normal(*out.shape), out.dtype)
 
-    return Posed(case, given, cotangent)
+    return ReadOut(case, given, cotangent)
 
 
-def options(posed: Posed) -> Given:
+def options(posed: ReadOut) -> Given:
     """Every option of the operator, by name; a new one has to be written here first.
 
     The solver is the ordinary one, whatever its own options are: kernels answer no call that asks for another.
@@ -183,11 +183,11 @@ class Found(NamedTuple):
     parts: dict[str, Tensor]
 
 
-def ask(posed: Posed, **other: Any) -> Found:
+def ask(posed: ReadOut, **other: Any) -> Found:
     """The answer and the gradients of a case; ``other`` options replace its own."""
     case, read = posed.case, READS[posed.case.operator]
     leaves = {name: posed.given[name].detach().clone().requires_grad_() for name in case.of}
-    asked = Posed(case, posed.given | leaves, posed.cotangent)
+    asked = ReadOut(case, posed.given | leaves, posed.cotangent)
     chosen = options(asked)
     chosen |= {name: value for name, value in other.items() if name in chosen}
     out = read.take(read.function(**chosen))
@@ -204,7 +204,7 @@ def ask(posed: Posed, **other: Any) -> Found:
     return Found(parts)
 
 
-def truth(posed: Posed) -> Found:
+def truth(posed: ReadOut) -> Found:
     """By the reference, of the same numbers in float64: with all values and targets where they are not too many."""
     wide = {
         name: value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
@@ -223,4 +223,4 @@ def truth(posed: Posed) -> Found:
     if case.n * m <= _WHOLE_PLANS and not case.operator.startswith("smooth_transport"):
         # Gradients of rows that are nearly hard are smaller than the error at which Newton stops by itself.
         other["solver"] = sinksort.Newton(tolerance=1e-14, compress=False)
-    return ask(Posed(case, wide, cotangent), **other)
+    return ask(ReadOut(case, wide, cotangent), **other)

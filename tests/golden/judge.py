@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..sweep import judging
-from .calls import Found, Posed
+from .calls import Found, ReadOut
 from .store import Part, means, sampled
 
 #: An error may be this many times that of the answer in the file, or this part of what is allowed, if that is more.
@@ -16,7 +16,7 @@ from .store import Part, means, sampled
 FACTOR, FLOOR = 4.0, 0.05
 
 
-def allowed(posed: Posed, name: str, true: Tensor) -> Tensor:
+def allowed(posed: ReadOut, name: str, true: Tensor) -> Tensor:
     """(R, 1) how far a part may be off; ``true`` contains the largest entry of each row."""
     case, rows = posed.sweep()
     scales = judging.scales(case, rows)
@@ -30,11 +30,11 @@ def allowed(posed: Posed, name: str, true: Tensor) -> Tensor:
     return judging.allowed_gradient(of_gradients, true, natural)
 
 
-def _width(posed: Posed) -> int:
+def _width(posed: ReadOut) -> int:
     return posed.given["x"].shape[-1]  # enough numbers to know how large a cotangent is
 
 
-def errors(posed: Posed, found: Found, parts: dict[str, Part]) -> Iterator[tuple[str, float, float]]:
+def errors(posed: ReadOut, found: Found, parts: dict[str, Part]) -> Iterator[tuple[str, float, float]]:
     """For each part: its name, the error now, and the error of the answer in the file."""
     for name, part in parts.items():
         now, dtype = found.parts[name], found.parts[name].dtype
@@ -50,7 +50,7 @@ def errors(posed: Posed, found: Found, parts: dict[str, Part]) -> Iterator[tuple
         yield name, error, before
 
 
-def verdicts(posed: Posed, found: Found, parts: dict[str, Part]) -> Iterator[str]:
+def verdicts(posed: ReadOut, found: Found, parts: dict[str, Part]) -> Iterator[str]:
     """What is wrong, in words. An answer that was wrong when the file was made may not become worse."""
     for name, error, before in errors(posed, found, parts):
         was = parts[name].wrong

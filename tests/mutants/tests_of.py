@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 #: What runs in other processes, or once in a process, or is looked at without a call, and where it is tested.
 UNSEEN = {"distributed/": "tests/test_distributed", "kernels/numba_c": "tests/test_kernels_cache",
           "kernels/triton_c": "tests/test_kernels_triton_cache", "modes.py": "tests/test_torch",
-          "operators/": "tests/test_operators.py::test_defaults",
-          "losses/": "tests/test_operators.py::test_defaults"}  # fmt: skip
+          "operators/": "tests/operators/test_operators.py::test_defaults",
+          "losses/": "tests/operators/test_operators.py::test_defaults"}  # fmt: skip
 
 
 class Unit(NamedTuple):

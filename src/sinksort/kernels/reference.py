@@ -5,46 +5,46 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..choose import plan_for
-from ..costs import Power
-from ..exact_plan import exact_plan
-from ..plan import Plan, solve
-from ..problem import Problem, met_exactly, rounding_of
-from ..solvers import Newton
-from ..squash import normalize
-from .asks import Ask
+from ..core.costs import Power
+from ..core.plan import Plan, solve
+from ..core.problem import Problem, met_exactly, rounding_of
+from ..core.solvers import Newton
+from ..core.squash import normalize
+from ..linear.choose import plan_for
+from .contract import Request
+from .plan import exact_plan
 
 
-def pulled(ask: Ask, phi: Tensor) -> Tensor:
+def pulled(request: Request, phi: Tensor) -> Tensor:
     """``Kernels.pull`` in the dtype of x, differentiable in it."""
-    if ask.m is None:
-        return _plan(ask).pull(phi.double().expand(len(ask.x), -1)).to(ask.x.dtype)
-    n = ask.x.shape[-1]
+    if request.m is None:
+        return _plan(request).pull(phi.double().expand(len(request.x), -1)).to(request.x.dtype)
+    n = request.x.shape[-1]
     ranks = plan_for(
-        ask.x,
+        request.x,
         reads="ranks",
-        weights=ask.a,
-        num_targets=ask.m,
-        eps=ask.eps,
+        weights=request.a,
+        num_targets=request.m,
+        eps=request.eps,
         cost=2,
-        squash=ask.squash,
+        squash=request.squash,
         solver=Newton(),
         backend="rejected",
     ).ranks()
     # phi is affine in y, and so in the rank n ((m - 1) y + 1) / m.
-    slope = (phi[:, -1:] - phi[:, :1]) / (ask.y[:, -1:] - ask.y[:, :1])
-    mean = (ranks * (ask.m / n) - 1.0) / (ask.m - 1)
-    return (phi[:, :1] + slope * (mean - ask.y[:, :1])).to(ask.x.dtype)
+    slope = (phi[:, -1:] - phi[:, :1]) / (request.y[:, -1:] - request.y[:, :1])
+    mean = (ranks * (request.m / n) - 1.0) / (request.m - 1)
+    return (phi[:, :1] + slope * (mean - request.y[:, :1])).to(request.x.dtype)
 
 
-def pushed(ask: Ask) -> Tensor:
+def pushed(request: Request) -> Tensor:
     """``Kernels.push`` in float32, differentiable in x."""
-    return _plan(ask).sorted().float()
+    return _plan(request).sorted().float()
 
 
-def logs(ask: Ask) -> Tensor:
+def logs(request: Request) -> Tensor:
     """``Kernels.logs`` in float32, differentiable in x."""
-    return torch.where((ask.b > 0).unsqueeze(-2), log_shares(_plan(ask)), -torch.inf).float()
+    return torch.where((request.b > 0).unsqueeze(-2), log_shares(_plan(request)), -torch.inf).float()
 
 
 def log_shares(plan: Plan) -> Tensor:
@@ -55,19 +55,19 @@ def log_shares(plan: Plan) -> Tensor:
     return log_p if p.inverse is None else log_p.gather(-2, p.inverse.unsqueeze(-1).expand(log_p.shape))
 
 
-def _plan(ask: Ask) -> Plan:
+def _plan(request: Request) -> Plan:
     """The plan of all values and the given targets, in float64."""
-    values = ask.x.double()
+    values = request.x.double()
     R, n = values.shape
-    a = torch.full_like(values, 1.0 / n).detach() if ask.a is None else ask.a.double()
-    y, b = (t.double().expand(R, -1) for t in (ask.y, ask.b))
+    a = torch.full_like(values, 1.0 / n).detach() if request.a is None else request.a.double()
+    y, b = (t.double().expand(R, -1) for t in (request.y, request.b))
     a, b = a / a.sum(-1, keepdim=True), b / b.sum(-1, keepdim=True)  # single precision left their sums off by 1e-8
-    eps = ask.eps if isinstance(ask.eps, Tensor) else values.new_tensor(ask.eps)
-    x_tilde = normalize(values, a, ask.squash, y[:, :1], y[:, -1:])
+    eps = request.eps if isinstance(request.eps, Tensor) else values.new_tensor(request.eps)
+    x_tilde = normalize(values, a, request.squash, y[:, :1], y[:, -1:])
     x_tilde = torch.where(torch.isnan(x_tilde).any(-1, keepdim=True), torch.nan, x_tilde)
     x_tilde, order = x_tilde.sort(dim=-1)
     a = a.gather(-1, order)
-    b = met_exactly(b, a, rounding_of(ask.a, ask.b))
+    b = met_exactly(b, a, rounding_of(request.a, request.b))
     problem = Problem(
         x=values.gather(-1, order),
         a=a,
@@ -79,8 +79,8 @@ def _plan(ask: Ask) -> Plan:
         dtype=torch.float64,
         inverse=order.argsort(dim=-1),
         order=order,
-        weighted=ask.a is not None,
-        weighted_targets=ask.m is None,
+        weighted=request.a is not None,
+        weighted_targets=request.m is None,
         x_tilde=x_tilde,
         h=Power(2),
         tracked=torch.is_grad_enabled(),

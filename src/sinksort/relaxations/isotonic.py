@@ -28,7 +28,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..modes import whole
+from ..core.modes import whole
 
 
 def isotonic_blocks(s: Tensor, w: Tensor, kl: bool) -> Tensor:

@@ -12,13 +12,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sinksort.kernels.cpu.jit import autograd as jit
+from sinksort.kernels.cpu.jit import nodes
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 import sinksort
-from sinksort.exact_plan import ExactPlan
-from sinksort.kernels.cpu.exact import autograd as exact
-from sinksort.kernels.cpu.exact import nodes
+from sinksort.kernels.plan import ExactPlan
 from tests import oracles
 
 D = torch.float64
@@ -37,10 +37,10 @@ def positive(*shape: int, seed: int = 0) -> Tensor:
     return draw(*shape, seed=seed).abs() + 0.2
 
 
-def posed(R: int, n: int, m: int, eps: float, cost: Any = 2, seed: int = 0) -> exact.Given:
-    kind, p = exact.kind_of(cost if callable(cost) else sinksort.Power(float(cost)))
+def read_out(R: int, n: int, m: int, eps: float, cost: Any = 2, seed: int = 0) -> jit.Given:
+    kind, p = jit.kind_of(cost if callable(cost) else sinksort.Power(float(cost)))
     a, b = positive(R, n, seed=seed + 1), positive(R, m, seed=seed + 2)
-    return exact.Given(
+    return jit.Given(
         draw(R, n, seed=seed).sigmoid().sort(-1).values,
         a / a.sum(-1, keepdim=True),
         draw(R, m, seed=seed + 3).sigmoid().sort(-1).values,
@@ -59,10 +59,10 @@ def posed(R: int, n: int, m: int, eps: float, cost: Any = 2, seed: int = 0) -> e
 @pytest.mark.parametrize("eps", [1e-4, 1e-3, 1e-2, 1e-1, 1.0])
 @pytest.mark.parametrize(("n", "m"), [(1, 1), (7, 1), (1, 5), (2, 2), (12, 30), (40, 17), (60, 60)])
 def test_both_averages_are_those_of_the_dense_problem(name: str, eps: float, n: int, m: int) -> None:
-    g = posed(2, n, m, eps, COSTS[name])
-    found = exact.solve(g)
+    g = read_out(2, n, m, eps, COSTS[name])
+    found = jit.solve(g)
     v, w = draw(1, 1, m, seed=5), draw(1, 1, n, seed=6)
-    pulled, pushed = exact.pull(g, found.of_targets, v), exact.push(g, found.of_values, w)
+    pulled, pushed = jit.pull(g, found.of_targets, v), jit.push(g, found.of_values, w)
     assert (found.error <= 1e-10).all()
     for r in range(2):
         x, a, y, b = (t[r].numpy() for t in g[:4])
@@ -122,9 +122,9 @@ def test_boundaries_that_nearly_coincide_converge(eps: float) -> None:
     a = torch.full((1, n), 1.0 / n, dtype=D)
     a[:, ::2] += 1e-8
     a[:, 1::2] -= 1e-8
-    g = posed(1, n, n, eps)._replace(a=a, b=torch.full((1, n), 1.0 / n, dtype=D))
+    g = read_out(1, n, n, eps)._replace(a=a, b=torch.full((1, n), 1.0 / n, dtype=D))
     g = g._replace(x=torch.linspace(0, 1, n, dtype=D)[None] ** 1.1, y=torch.linspace(0, 1, n, dtype=D)[None])
-    found = exact.solve(g)
+    found = jit.solve(g)
     assert found.error.item() <= 1e-10
     assert found.steps.item() <= 12
 
@@ -150,38 +150,38 @@ def test_an_infinite_eps_sends_every_value_everywhere() -> None:
 # ---- gradients
 
 
-def leaves(g: exact.Given) -> list[Tensor]:
+def leaves(g: jit.Given) -> list[Tensor]:
     return [t.clone().requires_grad_() for t in g[:5]]
 
 
-def normalised(x: Tensor, a: Tensor, y: Tensor, b: Tensor, eps: Tensor, kind: int, p: float) -> exact.Given:
-    return exact.Given(x, a / a.sum(-1, keepdim=True), y, b / b.sum(-1, keepdim=True), eps, None, kind, p)
+def normalised(x: Tensor, a: Tensor, y: Tensor, b: Tensor, eps: Tensor, kind: int, p: float) -> jit.Given:
+    return jit.Given(x, a / a.sum(-1, keepdim=True), y, b / b.sum(-1, keepdim=True), eps, None, kind, p)
 
 
 @every_cost
 @pytest.mark.parametrize(("n", "m"), [(4, 3), (3, 5)])
 def test_gradcheck_of_every_argument(name: str, n: int, m: int) -> None:
-    g = posed(2, n, m, 0.07, COSTS[name])
+    g = read_out(2, n, m, 0.07, COSTS[name])
     v, w = draw(2, 2, m, seed=8).requires_grad_(), draw(2, 1, n, seed=9).requires_grad_()
 
     def function(*t: Tensor) -> tuple[Tensor, ...]:
         h = normalised(*t[:5], g.kind, g.p)
-        found = exact.solve(h)
-        pulled, pushed = exact.pull(h, found.of_targets, t[5]), exact.push(h, found.of_values, t[6])
-        return pulled, pushed, exact.shares(h, found.of_targets), exact.potentials(h, t[7])
+        found = jit.solve(h)
+        pulled, pushed = jit.pull(h, found.of_targets, t[5]), jit.push(h, found.of_values, t[6])
+        return pulled, pushed, jit.shares(h, found.of_targets), jit.potentials(h, t[7])
 
     assert gradcheck(function, (*leaves(g), v, w, 0.1 * draw(2, m, seed=10).requires_grad_()), atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["1.5", "2", "Huber"])
 def test_gradgradcheck_of_every_argument(name: str) -> None:
-    g = posed(1, 4, 3, 0.1, COSTS[name], seed=3)
+    g = read_out(1, 4, 3, 0.1, COSTS[name], seed=3)
     v, w = draw(1, 1, 3, seed=8).requires_grad_(), draw(1, 1, 4, seed=9).requires_grad_()
 
     def function(*t: Tensor) -> tuple[Tensor, ...]:
         h = normalised(*t[:5], g.kind, g.p)
-        found = exact.solve(h)
-        return exact.pull(h, found.of_targets, t[5]), exact.push(h, found.of_values, t[6])
+        found = jit.solve(h)
+        return jit.pull(h, found.of_targets, t[5]), jit.push(h, found.of_values, t[6])
 
     assert gradgradcheck(function, (*leaves(g), v, w), atol=1e-5)
 
@@ -272,9 +272,9 @@ def test_a_rule_has_fewer_nodes_than_targets_or_is_none() -> None:
     seed=st.integers(0, 10_000),
 )
 def test_plans_have_their_marginals(n: int, m: int, log_eps: float, name: str, seed: int) -> None:
-    g = posed(1, n, m, 10.0**log_eps, COSTS[name], seed)
-    found = exact.solve(g)
-    P = g.a.unsqueeze(-1) * exact.shares(g, found.of_targets)
+    g = read_out(1, n, m, 10.0**log_eps, COSTS[name], seed)
+    found = jit.solve(g)
+    P = g.a.unsqueeze(-1) * jit.shares(g, found.of_targets)
     assert (found.error <= 1e-10).all()
     torch.testing.assert_close(P.sum(-2), g.b, rtol=0, atol=1e-9)
     torch.testing.assert_close(P.sum(-1), g.a, rtol=0, atol=1e-12)

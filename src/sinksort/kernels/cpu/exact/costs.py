@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 
-from ...numba_compile import borrowing
-from ...numba_maths import F64
-from ...numba_simd import choose, load64, root, splat64, store64
+from ..engine.compile import jit_no_refcount
+from ..engine.maths import F64
+from ..engine.vectors import load64, root, select, splat64, store64
 
 #: Kinds. HALVES is |u|^p for p = 1.5, 2.5, 3, ... up to 8, which needs no logarithm.
 SQUARED, ABSOLUTE, HALVES, POWER, HUBER, MATRIX = range(6)
@@ -30,7 +30,7 @@ def kind_of_power(p: float) -> int:
     return HALVES if p <= MOST_HALVES and (2.0 * p).is_integer() else POWER
 
 
-@borrowing
+@jit_no_refcount
 def costs_into(kind: int, p: float, x: float, y: F64, K: int, given: F64, out: F64) -> None:
     """Write the costs of one value and K targets, and of up to 15 targets behind them.
 
@@ -46,12 +46,12 @@ def costs_into(kind: int, p: float, x: float, y: F64, K: int, given: F64, out: F
     elif kind == ABSOLUTE:
         for k in range(0, K, 16):
             u = load64(y, k) - x
-            store64(out, k, choose(u > 0.0, u, none - u))
+            store64(out, k, select(u > 0.0, u, none - u))
     elif kind == HALVES:
         whole = int(p)
         for k in range(0, K, 16):
             u = load64(y, k) - x
-            size = choose(u > 0.0, u, none - u)
+            size = select(u > 0.0, u, none - u)
             power = root(size) if p > whole else splat64(1.0)
             for _ in range(whole):
                 power = power * size
@@ -59,8 +59,8 @@ def costs_into(kind: int, p: float, x: float, y: F64, K: int, given: F64, out: F
     elif kind == HUBER:
         for k in range(0, K, 16):
             u = load64(y, k) - x
-            size = choose(u > 0.0, u, none - u)
-            inside = choose(size > p, splat64(p), size)
+            size = select(u > 0.0, u, none - u)
+            inside = select(size > p, splat64(p), size)
             store64(out, k, inside * (size - inside * 0.5))
     elif kind == POWER:
         for k in range(K):
@@ -72,7 +72,7 @@ def costs_into(kind: int, p: float, x: float, y: F64, K: int, given: F64, out: F
         out[K : K + 16] = 0.0
 
 
-@borrowing
+@jit_no_refcount
 def slopes_into(kind: int, p: float, x: float, y: F64, K: int, out: F64) -> None:
     """Write h'(y - x), which is 0 where the value stands on the target. For MATRIX there is nothing to write."""
     none = splat64(0.0)
@@ -82,21 +82,21 @@ def slopes_into(kind: int, p: float, x: float, y: F64, K: int, out: F64) -> None
     elif kind == ABSOLUTE:
         for k in range(0, K, 16):
             u = load64(y, k) - x
-            store64(out, k, choose(u > 0.0, splat64(1.0), choose(u < 0.0, splat64(-1.0), none)))
+            store64(out, k, select(u > 0.0, splat64(1.0), select(u < 0.0, splat64(-1.0), none)))
     elif kind == HALVES:
         whole = int(p)
         for k in range(0, K, 16):
             u = load64(y, k) - x
-            size = choose(u > 0.0, u, none - u)
+            size = select(u > 0.0, u, none - u)
             power = (root(size) if p > whole else splat64(1.0)) * p
             for _ in range(whole - 1):
                 power = power * size
-            store64(out, k, choose(u > 0.0, power, choose(u < 0.0, none - power, none)))
+            store64(out, k, select(u > 0.0, power, select(u < 0.0, none - power, none)))
     elif kind == HUBER:
         for k in range(0, K, 16):
             u = load64(y, k) - x
-            u = choose(u > p, splat64(p), u)
-            store64(out, k, choose(u < -p, splat64(-p), u))
+            u = select(u > p, splat64(p), u)
+            store64(out, k, select(u < -p, splat64(-p), u))
     elif kind == POWER:
         for k in range(K):
             away = y[k] - x
@@ -105,7 +105,7 @@ def slopes_into(kind: int, p: float, x: float, y: F64, K: int, out: F64) -> None
         out[K : K + 16] = 0.0
 
 
-@borrowing
+@jit_no_refcount
 def cost_of(kind: int, p: float, x: float, y: float) -> float:
     """Return the cost of one pair, for every kind but MATRIX."""
     u = abs(y - x)

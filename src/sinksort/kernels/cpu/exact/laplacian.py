@@ -11,9 +11,9 @@ Keeps    Row k of the matrix stands at ``k S - (k & -16)``: columns from k's six
 
 from __future__ import annotations
 
-from ...numba_compile import borrowing
-from ...numba_maths import F64, I64
-from ...numba_simd import load64, splat64, store64, total64
+from ..engine.compile import jit_no_refcount
+from ..engine.maths import F64, I64
+from ..engine.vectors import load64, splat64, store64, total64
 
 # What joins a target to the ground, times its weight. A step of Newton's method must not wander along what hardly any
 # mass crosses, so there it is the ridge of ``semidual.hessian_factor``. A gradient needs it only where nothing crosses.
@@ -21,7 +21,7 @@ GROUND_OF_STEPS, GROUND_OF_GRADIENTS = 1e-13, 1e-16
 _FAINT = 1e-25  # exponentials below this add nothing to an edge
 
 
-@borrowing
+@jit_no_refcount
 def edges(G: F64, weight: F64, groups: int, lo: I64, hi: I64, offset: I64, K: int, S: int, W: F64) -> None:
     """Write W_kl = sum_i weight_i G_ik G_il for l > k.
 
@@ -52,7 +52,7 @@ def edges(G: F64, weight: F64, groups: int, lo: I64, hi: I64, offset: I64, K: in
                 store64(W, line + S + m, load64(W, line + S + m) + g0 * d0 + g1 * d1 + (g2 * d2 + g3 * d3))
 
 
-@borrowing
+@jit_no_refcount
 def scale(W: F64, u: F64, ends: I64, K: int, S: int) -> None:
     """W_kl becomes u_k W_kl u_l."""
     for k in range(K):
@@ -61,7 +61,7 @@ def scale(W: F64, u: F64, ends: I64, K: int, S: int) -> None:
             store64(W, line + m, load64(W, line + m) * load64(u, m) * u[k])
 
 
-@borrowing
+@jit_no_refcount
 def ends_into(groups: int, lo: I64, hi: I64, K: int, ends: I64) -> int:
     """Write the end of each target's neighbours (a multiple of 16), and return S, the most columns of a row."""
     for k in range(K):
@@ -78,7 +78,7 @@ def ends_into(groups: int, lo: I64, hi: I64, K: int, ends: I64) -> int:
     return S
 
 
-@borrowing
+@jit_no_refcount
 def eliminate(W: F64, K: int, S: int, ends: I64, b: F64, per_weight: float, ground: F64, inverse: F64) -> None:
     """Take out all targets, four at a time. K is a multiple of 16; targets behind the last one weigh nothing."""
     none = splat64(0.0)
@@ -117,7 +117,7 @@ def eliminate(W: F64, K: int, S: int, ends: I64, b: F64, per_weight: float, grou
                 store64(W, to + m, sums + load64(W, line3 + m) * s3)
 
 
-@borrowing
+@jit_no_refcount
 def substitute(W: F64, K: int, S: int, ends: I64, inverse: F64, t: F64) -> None:
     """Solve the eliminated system in place: t goes in as the right side and comes out as the solution."""
     for k in range(K):

@@ -8,9 +8,9 @@ Keeps    Nothing.
 
 from __future__ import annotations
 
-from ...numba_compile import borrowing
-from ...numba_maths import F64, exp64
-from ...numba_simd import choose, highest64, load64, splat64, store64
+from ..engine.compile import jit_no_refcount
+from ..engine.maths import F64, exp64
+from ..engine.vectors import highest64, load64, select, splat64, store64
 
 CUT = 50.0  # exp(-50) is 2e-22: of a million such shares nothing is seen in double precision
 LARGEST = 80.0  # logarithm of E for a target without weight, beside the largest of the others
@@ -18,7 +18,7 @@ _LEAST = -250.0  # so that products of two exponentials are never subnormal
 MOST = 80.0  # only a value and a target that both weigh nothing can exceed this
 
 
-@borrowing
+@jit_no_refcount
 def window(line: F64, K: int, least: float) -> tuple[int, int]:
     """Return the first target and the end of those whose exponents exceed ``least``, as multiples of 16.
 
@@ -33,10 +33,10 @@ def window(line: F64, K: int, least: float) -> tuple[int, int]:
     return first, end
 
 
-@borrowing
+@jit_no_refcount
 def exponentials_into(line: F64, first: int, end: int, out: F64, at: int) -> None:
     """Write exp(line[first:end]) to out[at:], for a window that holds multiples of 16."""
     for k in range(first, end, 16):
         e = load64(line, k)
-        e = choose(e > _LEAST, e, splat64(_LEAST))
-        store64(out, at + k - first, exp64(choose(e < MOST, e, splat64(MOST))))
+        e = select(e > _LEAST, e, splat64(_LEAST))
+        store64(out, at + k - first, exp64(select(e < MOST, e, splat64(MOST))))

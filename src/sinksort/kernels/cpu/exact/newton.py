@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...numba_compile import borrowing
-from ...numba_maths import F64, I64, exp64
-from ...numba_simd import load64, splat64, store64, total64
+from ..engine.compile import jit_no_refcount
+from ..engine.maths import F64, I64, exp64
+from ..engine.vectors import load64, splat64, store64, total64
 from .laplacian import GROUND_OF_STEPS, edges, eliminate, ends_into, scale, substitute
 
 _KEEP = 0.2  # of the error: a matrix that leaves more than this is made anew
@@ -41,7 +41,7 @@ class Band(NamedTuple):
     inverse: F64  #: (K)
 
 
-@borrowing
+@jit_no_refcount
 def sums(G: F64, groups: int, K: int, a: F64, u: F64, lo: I64, hi: I64, offset: I64, v: F64, s: F64) -> None:
     """Write v, which makes the plan's rows exact, and s, what the targets then get over u."""
     none = splat64(0.0)
@@ -69,7 +69,7 @@ def sums(G: F64, groups: int, K: int, a: F64, u: F64, lo: I64, hi: I64, offset: 
             store64(s, k, to + load64(G, at3 + k) * w3)
 
 
-@borrowing
+@jit_no_refcount
 def newton(band: Band, groups: int, K: int, a: F64, b: F64, work: F64, v: F64, spare: F64) -> tuple[float, int, bool]:
     """Write gamma to work[0]; return the marginal error, the number of matrices, and whether gamma stayed small.
 

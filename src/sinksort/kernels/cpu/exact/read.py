@@ -18,9 +18,9 @@ import math
 
 import numpy as np
 
-from ...numba_compile import borrowing, exact
-from ...numba_maths import F64
-from ...numba_simd import choose, highest64, load64, splat64, store64, total64
+from ..engine.compile import jit, jit_no_refcount
+from ..engine.maths import F64
+from ..engine.vectors import highest64, load64, select, splat64, store64, total64
 from .costs import MATRIX, costs_into, slopes_into
 from .lines import CUT, LARGEST, exponentials_into, window
 from .solve import fill, targets_into
@@ -29,7 +29,7 @@ from .work import G0, LEVEL, SUM_B, SUM_G, SUM_PAYLOAD, SUM_Y, B, Cotangents, Ro
 _NEVER = -1e30
 
 
-@borrowing
+@jit_no_refcount
 def row_into(w: Work, y: F64, b: F64, G: F64, payload: F64, m: int) -> None:
     """Copy the targets of a row, their potentials and a payload of one column, with room for vectors behind them."""
     targets_into(w, y, b, m)
@@ -39,7 +39,7 @@ def row_into(w: Work, y: F64, b: F64, G: F64, payload: F64, m: int) -> None:
         w.targets[LEVEL, k] = payload[0, k] if one and k < m else 0.0
 
 
-@borrowing
+@jit_no_refcount
 def line_into(x: float, y: F64, b: F64, potential: F64, m: int, inverse: float, kind: int, p: float, given: F64,
               lines: F64) -> tuple[int, int, float]:  # fmt: skip
     """Write E_ij of one value to lines[2], in units of the largest, and its logarithm to lines[4].
@@ -53,18 +53,18 @@ def line_into(x: float, y: F64, b: F64, potential: F64, m: int, inverse: float, 
     for k in range(0, m, 16):
         e = load64(potential, k) - load64(cost, k) * inverse
         store64(logs, k, e)
-        e = choose(load64(b, k) > 0.0, e, splat64(-1e300))
-        most = choose(e > most, e, most)
+        e = select(load64(b, k) > 0.0, e, splat64(-1e300))
+        most = select(e > most, e, most)
     shift, largest = highest64(most), splat64(LARGEST)
     for k in range(0, m, 16):
         e = load64(logs, k) - shift
-        store64(logs, k, choose(e > largest, largest, e))
+        store64(logs, k, select(e > largest, largest, e))
     first, end = window(logs, m, -CUT)
     exponentials_into(logs, first, end, line, first)
     return first, end, shift
 
 
-@borrowing
+@jit_no_refcount
 def read_row(x: F64, m: int, eps: float, kind: int, p: float, given: F64, targets: F64, lines: F64, payload: F64,
              potentials: bool, out: F64) -> None:  # fmt: skip
     """Read one row: averages, shares, or the potentials f of the values.
@@ -101,7 +101,7 @@ def read_row(x: F64, m: int, eps: float, kind: int, p: float, given: F64, target
                 out[i, c] = number * scale
 
 
-@exact
+@jit
 def read_rows(first: int, last: int, rows: Rows, kind: int, p: float, G: F64, payload: F64, potentials: bool,
               out: F64) -> None:  # fmt: skip
     """Read the rows first to last - 1.
@@ -124,7 +124,7 @@ def read_rows(first: int, last: int, rows: Rows, kind: int, p: float, G: F64, pa
                  own, potentials, out[row])  # fmt: skip
 
 
-@borrowing
+@jit_no_refcount
 def cotangent_into(of_out: F64, payload: F64, column: F64, low: int, high: int, m: int, line: F64) -> None:
     """Write the cotangent of the shares of one value."""
     d = len(payload)
@@ -140,7 +140,7 @@ def cotangent_into(of_out: F64, payload: F64, column: F64, low: int, high: int, 
             line[k] += of_out[c] * of_column[k]
 
 
-@borrowing
+@jit_no_refcount
 def read_row_backward(x: F64, m: int, eps: float, kind: int, p: float, given: F64, targets: F64, lines: F64,
                       payload: F64, potentials: bool, of_out: F64, of_x: F64, of_costs: F64,
                       of_payload: F64) -> float:  # fmt: skip
@@ -200,7 +200,7 @@ def read_row_backward(x: F64, m: int, eps: float, kind: int, p: float, given: F6
     return total64(with_logs) * inverse + of_eps
 
 
-@exact
+@jit
 def read_rows_backward(first: int, last: int, rows: Rows, kind: int, p: float, G: F64, payload: F64, potentials: bool,
                        of_out: F64, out: Cotangents, of_g: F64, of_payload: F64) -> None:  # fmt: skip
     """Write the cotangents of the rows first to last - 1. out.a is left alone: the weights of values have no part.

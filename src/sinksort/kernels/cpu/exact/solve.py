@@ -31,9 +31,9 @@ import math
 
 import numpy as np
 
-from ...numba_compile import borrowing, exact
-from ...numba_maths import F64, I64
-from ...numba_simd import choose, highest64, load64, splat64, store64, total64
+from ..engine.compile import jit, jit_no_refcount
+from ..engine.maths import F64, I64
+from ..engine.vectors import highest64, load64, select, splat64, store64, total64
 from .costs import MATRIX, costs_into, slopes_into
 from .laplacian import GROUND_OF_GRADIENTS, edges, eliminate, ends_into, scale, substitute
 from .lines import CUT, LARGEST, exponentials_into, window
@@ -45,7 +45,7 @@ _NEVER = -1e30  # exponent of a target that weighs nothing
 _MOST_ROUNDS = 40  # of Newton's method, each from where the last one went too far
 
 
-@borrowing
+@jit_no_refcount
 def targets_into(w: Work, y: F64, b: F64, m: int) -> None:
     """Copy the targets, with the last one repeated behind them, where it weighs nothing."""
     for j in range(len(w.targets[Y])):
@@ -53,7 +53,7 @@ def targets_into(w: Work, y: F64, b: F64, m: int) -> None:
         w.targets[B, j] = b[j] if j < m else 0.0
 
 
-@borrowing
+@jit_no_refcount
 def compacted(w: Work, x: F64, a: F64, n: int, y: F64, b: F64, m: int) -> tuple[int, int]:
     """Copy the values and targets that weigh something; return how many."""
     values, targets = 0, 0
@@ -72,7 +72,7 @@ def compacted(w: Work, x: F64, a: F64, n: int, y: F64, b: F64, m: int) -> tuple[
     return values, targets
 
 
-@borrowing
+@jit_no_refcount
 def band_into(w: Work, n: int, K: int, eps: float, kind: int, p: float, given: F64, potential: F64) -> int:
     """Write exp(potential_k - C_ik / eps), four values at a time; return the number of such groups.
 
@@ -91,13 +91,13 @@ def band_into(w: Work, n: int, K: int, eps: float, kind: int, p: float, given: F
             for k in range(0, K, 16):
                 e = load64(potential, k) - load64(lines[4], k) * inverse
                 store64(line, k, e)
-                e = choose(load64(b, k) > 0.0, e, none)
-                most = choose(e > most, e, most)
+                e = select(load64(b, k) > 0.0, e, none)
+                most = select(e > most, e, most)
             shift = highest64(most)
             w.values[MOST, 4 * g + r] = shift
             for k in range(0, K, 16):
                 e = load64(line, k) - shift
-                store64(line, k, choose(e > largest, largest, e))
+                store64(line, k, select(e > largest, largest, e))
             f, e_ = window(line, K, -CUT)
             first, end = min(first, f), max(end, e_)
         band.lo[g], band.hi[g], band.offset[g] = first, end, at
@@ -107,7 +107,7 @@ def band_into(w: Work, n: int, K: int, eps: float, kind: int, p: float, given: F
     return groups
 
 
-@exact
+@jit
 def smaller_matrix(w: Work, values: int, targets: int, m: int, given: F64) -> F64:
     """Return the costs of the values and targets that weigh something."""
     out = np.empty(values * targets)
@@ -117,7 +117,7 @@ def smaller_matrix(w: Work, values: int, targets: int, m: int, given: F64) -> F6
     return out
 
 
-@exact
+@jit
 def solve_row(w: Work, x: F64, a: F64, n: int, y: F64, b: F64, m: int, eps: float, kind: int, p: float, given: F64,
               last: F64, F: F64, G: F64) -> tuple[float, int, float]:  # fmt: skip
     """Write F and G; return the marginal error, the number of Newton's matrices, and the estimated error of a rule.
@@ -156,7 +156,7 @@ def solve_row(w: Work, x: F64, a: F64, n: int, y: F64, b: F64, m: int, eps: floa
     return error, steps, lost
 
 
-@borrowing
+@jit_no_refcount
 def rule_error(w: Work, n: int, last: F64) -> float:
     """Estimate the mass that the rule gets wrong: see ``rules.py``."""
     worst, u = 0.0, w.targets[GAMMA + 1]
@@ -174,7 +174,7 @@ def rule_error(w: Work, n: int, last: F64) -> float:
     return 4.0 * worst
 
 
-@borrowing
+@jit_no_refcount
 def extend(w: Work, x: F64, a: F64, n: int, y: F64, b: F64, m: int, eps: float, kind: int, p: float, given: F64,
            F: F64, G: F64) -> None:  # fmt: skip
     """Write F and G of values and targets that weigh nothing: their own condition determines them."""
@@ -207,7 +207,7 @@ def extend(w: Work, x: F64, a: F64, n: int, y: F64, b: F64, m: int, eps: float, 
             G[j] = -log_sum(theirs, line, n, eps)
 
 
-@borrowing
+@jit_no_refcount
 def log_sum(potential: F64, costs: F64, count: int, eps: float) -> float:
     """Return log sum_k exp(potential_k - costs_k / eps); ``costs`` is written over."""
     most = -np.inf
@@ -225,7 +225,7 @@ def log_sum(potential: F64, costs: F64, count: int, eps: float) -> float:
     return most + math.log(sums)
 
 
-@exact
+@jit
 def solve_rows(first: int, last: int, rows: Rows, kind: int, p: float, rule: F64, F: F64, G: F64, error: F64,
                steps: I64, lost: F64) -> None:  # fmt: skip
     """Solve the rows first to last - 1. A row that holds NaN gets NaN."""
@@ -244,13 +244,13 @@ def solve_rows(first: int, last: int, rows: Rows, kind: int, p: float, rule: F64
         )
 
 
-@exact
+@jit
 def sound(x: F64, a: F64, y: F64, b: F64, eps: float) -> bool:
     """Whether all of them are finite."""
     return eps + np.abs(x).sum() + a.sum() + np.abs(y).sum() + b.sum() < np.inf
 
 
-@borrowing
+@jit_no_refcount
 def normalise(w: Work, groups: int) -> None:
     """Make the rows of the plan exact: sum_j b_j E_ij = 1.
 
@@ -271,7 +271,7 @@ def normalise(w: Work, groups: int) -> None:
             at += end - first
 
 
-@borrowing
+@jit_no_refcount
 def balance(w: Work, groups: int, n: int, m: int, a: F64, of_f: F64, mu: F64, nu: F64) -> None:
     """Solve for mu and nu, with nu = G' on entry; E stands in the band.
 
@@ -311,7 +311,7 @@ def balance(w: Work, groups: int, n: int, m: int, a: F64, of_f: F64, mu: F64, nu
     along(w, groups, a, beta, mu, n)
 
 
-@borrowing
+@jit_no_refcount
 def along(w: Work, groups: int, a: F64, t: F64, mu: F64, n: int) -> None:
     """Subtract a_i sum_j E_ij t_j from mu_i."""
     E = w.band.G
@@ -326,7 +326,7 @@ def along(w: Work, groups: int, a: F64, t: F64, mu: F64, n: int) -> None:
             at += end - first
 
 
-@borrowing
+@jit_no_refcount
 def across(w: Work, groups: int, K: int, mu: F64, out: F64, n: int) -> None:
     """Write sum_i E_ij mu_i."""
     E = w.band.G
@@ -341,7 +341,7 @@ def across(w: Work, groups: int, K: int, mu: F64, out: F64, n: int) -> None:
             at += end - first
 
 
-@borrowing
+@jit_no_refcount
 def solve_row_backward(w: Work, a: F64, n: int, m: int, eps: float, kind: int, p: float, given: F64, F: F64, G: F64,
                        of_f: F64, out: Cotangents, row: int) -> None:  # fmt: skip
     """Write the cotangents of a row. Values and targets stand in ``w`` already; G' stands in its SUM_G."""
@@ -388,7 +388,7 @@ def solve_row_backward(w: Work, a: F64, n: int, m: int, eps: float, kind: int, p
     out.eps[row] = of_eps
 
 
-@exact
+@jit
 def solve_rows_backward(first: int, last: int, rows: Rows, kind: int, p: float, F: F64, G: F64, of_f: F64, of_g: F64,
                         out: Cotangents) -> None:  # fmt: skip
     """Write the cotangents of the rows first to last - 1."""
@@ -411,7 +411,7 @@ def solve_rows_backward(first: int, last: int, rows: Rows, kind: int, p: float, 
         )
 
 
-@borrowing
+@jit_no_refcount
 def fill(out: Cotangents, row: int, number: float) -> None:
     """Write one number to all cotangents of a row."""
     out.x[row], out.a[row], out.y[row], out.b[row], out.eps[row] = number, number, number, number, number

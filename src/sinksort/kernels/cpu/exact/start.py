@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import math
 
-from ...numba_compile import borrowing
-from ...numba_maths import F64
+from ..engine.compile import jit_no_refcount
+from ..engine.maths import F64
 from .costs import MATRIX, cost_of
 
 _SAME = 1e-13  # cumulative weights closer than this differ by rounding
@@ -22,7 +22,7 @@ _NEAR = 0.25  # of the lighter of the two pairs at a boundary: how much may cros
 _APART = 2.0  # from here on, in units of eps, the pairs at a boundary are alone with each other
 
 
-@borrowing
+@jit_no_refcount
 def rise_at(i: int, j: int, x: F64, y: F64, kind: int, p: float, given: F64, stride: int) -> float:
     """Return what it costs value i more to go to target j + 1 than to target j."""
     if kind == MATRIX:
@@ -30,7 +30,7 @@ def rise_at(i: int, j: int, x: F64, y: F64, kind: int, p: float, given: F64, str
     return cost_of(kind, p, x[i], y[j + 1]) - cost_of(kind, p, x[i], y[j])
 
 
-@borrowing
+@jit_no_refcount
 def boundary(low: float, high: float, alpha: float, beta: float, over: float, eps: float) -> float:
     """Return the difference of potentials between two targets at a boundary where two values meet.
 
@@ -47,7 +47,7 @@ def boundary(low: float, high: float, alpha: float, beta: float, over: float, ep
     return 0.5 * (low + high) + eps * tau
 
 
-@borrowing
+@jit_no_refcount
 def start(x: F64, a: F64, n: int, y: F64, b: F64, K: int, eps: float, kind: int, p: float, given: F64,
           stride: int, g: F64) -> None:  # fmt: skip
     """Write the potentials g of K targets, in units of the cost. All weights are positive.

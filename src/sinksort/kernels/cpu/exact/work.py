@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...numba_compile import exact
-from ...numba_maths import F64, I64
+from ..engine.compile import jit
+from ..engine.maths import F64, I64
 from .newton import Band
 
 
@@ -53,7 +53,7 @@ X, A, V, SPARE, MOST = range(5)
 Y, B, G0, GAMMA, LEVEL, SUM_G, SUM_Y, SUM_B, SUM_PAYLOAD = 0, 1, 2, 3, 9, 10, 11, 12, 13
 
 
-@exact
+@jit
 def workspace(n: int, m: int, with_band: bool) -> Work:
     """Return scratch for rows of n values and m targets."""
     N, K = (n + 3) // 4 * 4 + 16, (m + 15) // 16 * 16 + 16
