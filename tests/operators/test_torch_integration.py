@@ -33,6 +33,9 @@ OPERATORS: dict[str, Read] = {
     "transport": lambda x: sinksort.transport(x, eps=0.05).matrix(),
     "kantorovich_rank": lambda x: sinksort.kantorovich_rank(x),
     "kantorovich_sort": lambda x: sinksort.kantorovich_sort(x, num_targets=3),
+    "kantorovich_plan": lambda x: sinksort.kantorovich_plan(x, num_targets=3),
+    "transport cost": lambda x: sinksort.transport(x, eps=0.05).cost(),
+    "entropic cost": lambda x: sinksort.transport(x, eps=0.05).entropic_cost(),
     "rank by Sinkhorn": lambda x: sinksort.soft_rank(x, eps=0.5, solver=sinksort.Sinkhorn(tolerance=1e-10)),
     "masked rank": lambda x: sinksort.soft_rank(x, mask=torch.arange(x.shape[-1], device=x.device) < 4, eps=0.05),
 }
