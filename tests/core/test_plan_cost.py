@@ -29,9 +29,7 @@ def test_both_costs_are_those_of_pots_plan(solver: Any, cost: float, h: oracles.
     x, a, b, eps = inputs.values("normal", n, 4), inputs.weights("random", n, 5), inputs.weights("random", m, 6), 0.05
     C = oracles.cost_matrix(oracles.squashed(x, a), oracles.grid(m), h)
     P = oracles.pot_plan(C, a, b, eps)
-    plan = sinksort.transport(
-        tensor(x), weights=tensor(a), target_weights=tensor(b), eps=eps, cost=cost, solver=solver
-    )
+    plan = sinksort.transport(tensor(x), weights=tensor(a), target_weights=tensor(b), eps=eps, cost=cost, solver=solver)
     assert plan.cost().item() == pytest.approx((P * C).sum(), abs=1e-10)
     relative = (P * np.log(P / np.outer(a, b))).sum()
     assert plan.entropic_cost().item() == pytest.approx((P * C).sum() + eps * relative, abs=1e-10)

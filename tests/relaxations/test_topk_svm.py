@@ -70,9 +70,7 @@ def test_gradients_and_extreme_logits() -> None:
         # Raising all logits together changes nothing; of the label it lowers the loss.
         torch.testing.assert_close(gradient.sum(-1), torch.zeros_like(lost), rtol=0, atol=1e-5)
         assert (gradient[at, at] <= 0).all()
-        torch.testing.assert_close(
-            lost, smooth_topk_svm_loss(wide.double(), at, 5).to(dtype), rtol=1e-4, atol=1e-3
-        )
+        torch.testing.assert_close(lost, smooth_topk_svm_loss(wide.double(), at, 5).to(dtype), rtol=1e-4, atol=1e-3)
 
 
 @pytest.mark.parametrize(

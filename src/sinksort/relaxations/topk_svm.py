@@ -1,4 +1,4 @@
-"""The smooth top-k SVM loss (Berrada, Zisserman and Kumar, "Smooth Loss Functions for Deep Top-k Classification", 2018).
+"""The smooth top-k SVM loss of "Smooth Loss Functions for Deep Top-k Classification" (Berrada, Zisserman, Kumar, 2018).
 
 A set of k classes scores the mean of its logits, and one point more where it lacks the label. The top-k SVM loss is by
 how much the best of all sets is ahead of the best set that has the label. Both maxima become soft, tau log sum exp:
