@@ -1,7 +1,7 @@
 """The paper's formulas, written out in NumPy from its text, against the library: definitions, algorithms, losses.
 
-Where the printed text has a slip, the reading that the rest of the paper implies is written here; the table of misprints
-in docs/mathematics.md lists them. Nothing in the first half of this file imports the package.
+Where the printed text has a slip, the reading that the rest of the paper implies is written here; docs/mathematics.md
+lists the slips. Nothing in the first half of this file uses the package.
 """
 
 from __future__ import annotations

@@ -25,7 +25,8 @@ Cost: TypeAlias = float | Callable[[Tensor], Tensor]
 class Power:
     """h(u) = abs(u)^p with p >= 1; ``cost=p`` is short for ``cost=Power(p)``.
 
-    With p > 1 ranks become hard as eps goes to 0. With p = 1 they do not, for any eps: the module says why, and docs/eps.md shows it.
+    With p > 1 ranks become hard as eps goes to 0. With p = 1 they never do, because abs(u) is not strictly convex: see
+    docs/eps.md.
 
     >>> import torch, sinksort
     >>> sinksort.Power(3)(torch.tensor([-2.0, 0.5]))

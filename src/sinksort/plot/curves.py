@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from matplotlib.axes import Axes
@@ -79,7 +80,8 @@ def curves(ax: Axes, eps: Tensor, values: Tensor, limits: Tensor, colors: Sequen
         ax.plot(hard_at, hard, "o", color=color, ms=5.5, zorder=4, clip_on=False)
         if len(names) <= 20:
             behind = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}
-            ax.text(name_at, heights[k], names[k], color=INK, fontsize=7.5, ha="right", va="center_baseline", bbox=behind)
+            written: dict[str, Any] = {"fontsize": 7.5, "ha": "right", "va": "center_baseline", "bbox": behind}
+            ax.text(name_at, heights[k], names[k], color=INK, **written)
     ax.axvline(rule_at, color=HAIRLINE, lw=0.8, zorder=0)
     powers = {10.0**k: f"$10^{{{k}}}$" for k in range(-12, 12) if 0.99 * first <= 10.0**k <= 1.01 * last}
     ax.set_xticks([hard_at, *powers], ["hard", *powers.values()])
