@@ -168,8 +168,8 @@ def test_table_one_begins_with_the_step_sizes():
     )
     assert section.text[3] == (
         "**Adam at 0.004, falling to zero**, beside each method's own row of the paper: transport (ours): at or above "
-        "for n = 3 (+0.002); NeuralSort, deterministic: at or above for n = 3 (+0.021). Deterministic NeuralSort is also "
-        "above the paper's *transport* row for n = 3: what is gained there comes from the step size, and not from "
+        "for n = 3 (+0.002); NeuralSort, deterministic: at or above for n = 3 (+0.021). Deterministic NeuralSort is "
+        "also above the paper's *transport* row for n = 3: what is gained there comes from the step size, and not from "
         "transport."
     )
     table = section.text[4]
@@ -283,7 +283,8 @@ def test_raw_scores_of_different_entropies_are_rows_of_their_own():
 
 #: What no table is divided by: parts of the work, and what changes no number.
 PARTS = {
-    "runs", "sizes", "compare", "networks", "losses", "tables", "levels", "kinds", "solvers", "measure_every", "compiled",
+    "runs", "sizes", "compare", "networks", "losses", "tables", "levels", "kinds", "solvers", "measure_every",
+    "compiled",
 }  # fmt: skip
 OWN = {
     "raw_eps": "top1-raw transport-raw", "temperature": "cross-entropy-tempered", "svm_temperature": "top1-svm",
@@ -405,7 +406,7 @@ def test_committed_iterations_contradict_the_paper():
 
 
 def test_the_table_of_the_guide_is_from_the_committed_results():
-    """The guide to top-k training shows best accuracies after 30 epochs; they are computed here, by their definition."""
+    """The guide to top-k training shows best accuracies after 30 epochs; they are computed here again."""
     guide = (ROOT / "docs/guides/topk.md").read_text()
     shown = {}
     for line in guide.splitlines():

@@ -52,10 +52,10 @@ class Section:
 
     title: str
     text: list[str | TableOf] = field(default_factory=list)  #: paragraphs, and tables between them
-    commands: list[str] = field(default_factory=list)  #: the command lines that made its runs
     tables: list[TableOf] = field(default_factory=list)
     pictures: dict[str, Figure] = field(default_factory=dict)
     captions: dict[str, str] = field(default_factory=dict)  #: of the pictures, by name
+    commands: list[str] = field(default_factory=list)  #: the command lines that made its runs
 
 
 def bold(text: str, yes: bool) -> str:
