@@ -217,11 +217,15 @@ def test_a_run_is_the_same_alone_and_beside_others(make):
         (regression, "hard"),
         (regression, "soft"),
         (sorting, "neuralsort-stochastic"),
+        (sorting, "softrank"),
+        (sorting, "pairwise"),
         (classifying, "cross-entropy"),
         (classifying, "cross-entropy-tempered"),
         (classifying, "top1-log"),
         (classifying, "top1-raw"),
         (classifying, "top5"),
+        (classifying, "top1-svm"),
+        (classifying, "top5-svm"),
     ],
 )
 def test_training_lowers_the_loss(make, method):

@@ -421,7 +421,7 @@ def test_the_table_of_the_guide_is_from_the_committed_results():
         '`topk_loss`, `J="log"`, `squash=None`, `eps=1.0`': "0/1 loss, k = 1, concave J, logits as they are, eps = 1",
     }
     assert set(shown) == set(methods)
-    computed = {name: [] for name in methods}
+    computed, found = {name: [] for name in methods}, {}
     for data in ("cifar10", "cifar100"):
         for network in ("cnn", "resnet18"):
             made = [u for u in committed(data) if u["case"] == network and u["knobs"]["epochs"] == 30]
@@ -429,8 +429,16 @@ def test_the_table_of_the_guide_is_from_the_committed_results():
             for name, method in methods.items():
                 runs = [u for u in made if called(u) == method]
                 assert len(runs) == 3
-                computed[name].append(f"{best(runs, looked).mean:.3f}")
+                found[name, data, network] = best(runs, looked)
+                computed[name].append(f"{found[name, data, network].mean:.3f}")
     assert shown == computed
+    # The two sentences below the table.
+    usual, cooled, *_, raw = (row for row in computed.values())
+    assert all(ours > theirs for ours, theirs in zip(raw, usual, strict=True))
+    assert all(theirs > ours for ours, theirs in zip(raw[:3], cooled[:3], strict=True))
+    last = [found[name, "cifar100", "resnet18"] for name in (list(methods)[-1], list(methods)[1])]
+    assert f"level ({last[0]:3} and {last[1]:3})" in " ".join(guide.split())
+    assert abs(last[0].mean - last[1].mean) < max(last[0].deviation, last[1].deviation)
 
 
 def test_published_numbers_keep_their_order():

@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .. import transport
 from ..core.solvers import Newton, Sinkhorn, Solver
-from ..operators import transport
 from .datasets import File
 from .settings import knob, require_among, require_counts, require_numbers, require_positive
 from .training import Trained, generator
