@@ -107,7 +107,8 @@ def test_per_row_gradients_by_vmap_of_grad() -> None:
     torch.testing.assert_close(torch.func.vmap(torch.func.grad(loss))(x), leaf.grad, rtol=1e-8, atol=1e-9)
 
 
-DENSE = ("soft_permutation", "transport", "transport cost", "entropic cost", "rank by Sinkhorn")  #: the whole plan, however long the row
+#: The whole plan, however long the row.
+DENSE = ("soft_permutation", "transport", "transport cost", "entropic cost", "rank by Sinkhorn")
 SIZES = [(name, n) for name in SMOOTH for n in (5, 3000) if n == 5 or name not in DENSE]
 SIZES += [(name, 300) for name in ("soft_rank", "soft_sort", "soft_quantile")]
 

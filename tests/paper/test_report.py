@@ -527,6 +527,14 @@ def test_committed_report_is_what_the_committed_results_give(tmp_path):
     assert (tmp_path / "README.md").read_text() == (committed / "README.md").read_text()
 
 
+def test_runs_that_were_removed_are_told(tmp_path):
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw/changes.txt").write_text("2020-01-02: two runs were removed.\n")
+    report.build(tmp_path / "nothing", tmp_path)
+    assert "## Changes of the results" in (tmp_path / "README.md").read_text()
+    assert "2020-01-02: two runs were removed." in (tmp_path / "README.md").read_text()
+
+
 def test_committed_results_name_no_host_and_no_path():
     for path in (ROOT / "docs/results/raw").glob("*.jsonl"):
         for made in read(path):

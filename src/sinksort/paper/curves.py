@@ -97,7 +97,8 @@ def curves(units: Sequence[Unit], name: str, label: str, title: Callable[[str], 
 
 def grid_of(count: int) -> tuple[Figure, list[Axes]]:
     """A figure of so many panels, at most three of them side by side."""
-    across, down = min(count, _ACROSS), -(-count // _ACROSS)
+    across = 2 if count == 4 else min(count, _ACROSS)
+    down = -(-count // across)
     figure = Figure(figsize=(4.4 * max(across, 1.4), 3.4 * down))
     panels = list(figure.subplots(down, across, squeeze=False).flat)
     for axes in panels[count:]:

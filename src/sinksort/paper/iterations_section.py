@@ -69,6 +69,7 @@ def _cell(runs: Sequence[Unit], k: int) -> str:
 
 def _picture(units: Sequence[Unit]) -> Figure:
     by_case, looks = groups(units, lambda u: u["case"]), looks_of(units)
+    top = 1.3 * max(point["high"] for unit in units for point in unit["curve"])
     with look():
         figure, panels = grid_of(len(by_case))
         for axes, (case, made) in zip(panels, by_case.items(), strict=True):
@@ -83,7 +84,7 @@ def _picture(units: Sequence[Unit]) -> Figure:
                 axes.plot(eps, middle, style, color=COLOURS[method], label=NAMES[method], lw=1.6, marker="o", ms=3)
                 axes.fill_between(eps, low, high, color=COLOURS[method], alpha=0.15, linewidth=0)
             axes.axvline(KINDS[case][1], color="0.6", lw=0.8, zorder=0)
-            axes.set(xscale="log", yscale="log", xlabel=r"entropy $\varepsilon$", title=KINDS[case][2])
+            axes.set(xscale="log", yscale="log", ylim=(0.8, top), xlabel=r"entropy $\varepsilon$", title=KINDS[case][2])
             axes.set_ylabel("iterations")
             axes.invert_xaxis()
         legend(figure, panels, list(looks))

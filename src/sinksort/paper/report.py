@@ -76,4 +76,12 @@ def _sections(raw: Path) -> list[Section]:
             made = classification(title, units, small=small)
         parts.append(made[0])
         appendices += made[1:]
+    changes = raw / "changes.txt"
+    if changes.exists():
+        lines = changes.read_text(encoding="utf-8").splitlines()
+        appendices.append(
+            Section(
+                "Changes of the results", ["Runs that were removed, and numbers that are shown in another way.", *lines]
+            )
+        )
     return parts + appendices
