@@ -42,8 +42,8 @@ def smooth_topk_svm_loss(
     >>> logits, label = torch.tensor([1.0, 3.0, 2.0]), torch.tensor(2)
     >>> smooth_topk_svm_loss(logits, label, k=1, margin=0.0), torch.nn.functional.cross_entropy(logits, label)
     (tensor(1.4076), tensor(1.4076))
-    >>> smooth_topk_svm_loss(logits, label, k=2, temperature=0.01)  # the label is among the first two
-    tensor(0.0069)
+    >>> smooth_topk_svm_loss(logits, label, k=2, temperature=0.01)  # of {0, 1} and its point: 2 + 1, of {1, 2}: 2.5
+    tensor(0.5000)
     """
     _check(logits, labels, k, temperature, margin)
     own = labels.long().unsqueeze(-1)
