@@ -313,6 +313,7 @@ def test_results_of_different_settings_are_not_averaged(name):
         (other,) = changed([one], **{field.name: other_value(getattr(knobs, field.name))})
         assert (len(rows.tables_of([one, other])) == 2) == (field.name not in PARTS | set(OWN)), field.name
         assert (rows.own_settings(one) != rows.own_settings(other)) == (field.name in OWN), field.name
+        assert (called(one) != called(other)) == (field.name in OWN), field.name
         (early,) = changed([one])
         del early["knobs"][field.name]  # a run from before the setting was there has its default
         assert len(rows.tables_of([one, early])) == 1

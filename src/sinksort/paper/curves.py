@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from .results import Unit, groups, summarise
-from .rows import own_settings
+from .rows import own_settings, unusual_own
 from .style import ACCENT, look, shades
 
 NAMES = {
@@ -71,8 +71,7 @@ def called(unit: Unit) -> str:
         return f"{NAMES[method]}, eps = {own['raw_eps']:g}"
     if "temperature" in own:
         return f"{NAMES[method]} / {own['temperature']:g}"
-    unusual = [f"{name} = {own[name]:g}" for name in ("sigma", "pairwise_tau", "svm_temperature") if name in own]
-    return ", ".join([NAMES[method], *unusual])
+    return ", ".join([NAMES[method], *unusual_own(unit)])
 
 
 def common_epochs(units: Sequence[Unit]) -> list[int]:

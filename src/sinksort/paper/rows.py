@@ -13,7 +13,7 @@ from .results import Unit, groups
 #: Settings that say which part of the work is done, or that change no number.
 _PARTS = ("runs", "sizes", "compare", "networks", "losses", "tables", "levels", "kinds", "solvers", "measure_every",
           "compiled")  # fmt: skip
-#: Settings that only some methods read: where a method's name ends so, or begins so.
+#: Settings that only some methods read, and these methods.
 _OF_METHODS: dict[str, tuple[str, ...]] = {
     "raw_eps": ("transport-raw", "top1-raw", "top5-raw"),
     "temperature": ("cross-entropy-tempered",),
@@ -39,6 +39,12 @@ def own_settings(unit: Unit) -> Settings:
     knobs = _knobs(unit)
     own = [name for name in knobs if unit["method"] in _OF_METHODS.get(name, ())]
     return tuple((name, _hashable(knobs[name])) for name in own)
+
+
+def unusual_own(unit: Unit) -> list[str]:
+    """The settings that the method of a run has for itself and that are not the defaults, in words."""
+    fields = {f.name: f for f in dataclasses.fields(EXPERIMENTS[unit["experiment"]].knobs)}
+    return [f"{name} = {_words(value)}" for name, value in own_settings(unit) if fields[name].default != value]
 
 
 def tables_of(units: Iterable[Unit]) -> dict[Settings, list[Unit]]:
