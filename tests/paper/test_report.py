@@ -406,6 +406,51 @@ def test_committed_iterations_contradict_the_paper():
     assert {u["method"] for u in made} == set(SOLVERS)
 
 
+@pytest.mark.parametrize("baseline", ["neuralsort", "neuralsort-stochastic"])
+def test_committed_verdicts_of_table_one_are_those_of_scipy(baseline):
+    """The page's sentence on ten runs of each method, from the raw file and SciPy alone."""
+    exact = {}
+    for unit in committed("mnist-sort"):
+        if unit["knobs"]["epochs"] == 100 and unit["knobs"]["learning_rate"] == 4e-3:
+            shown = max(unit["curve"], key=lambda point: point["validation_exact"])
+            exact.setdefault((unit["case"], unit["method"]), []).append(shown["test_exact"])
+    found = {"ahead of": [], "level with": [], "behind": []}
+    for n in SORTING:
+        ours, theirs = exact[f"n{n}", "transport"], exact[f"n{n}", baseline]
+        assert len(ours) == len(theirs) == 10
+        test = scipy.stats.ttest_ind(ours, theirs, equal_var=False)
+        verdict = "level with" if test.pvalue >= 0.05 else "ahead of" if test.statistic > 0 else "behind"
+        found[verdict].append(f"{n} (p < 0.001)" if test.pvalue < 0.001 else f"{n} (p = {test.pvalue:.3f})")
+    said = "; ".join(f"{verdict} it for n = {', '.join(ns)}" for verdict, ns in found.items() if ns)
+    kind = "deterministic" if baseline == "neuralsort" else "stochastic"
+    page = (ROOT / "docs/results/README.md").read_text()
+    assert (
+        f"transport against NeuralSort, {kind}, by Welch's t test at the epoch that is best on validation digits: "
+        f"transport is {said}."
+    ) in page
+
+
+def test_committed_counts_of_table_two_are_those_of_scipy():
+    """10,000 steps, standardised response: paired t tests over the twelve seeds."""
+    last = {}
+    for unit in committed("quantile-regression"):
+        if unit["knobs"]["epochs"] == 100 and unit["knobs"]["response"] == "standard":
+            last[unit["case"], unit["method"], unit["seed"]] = unit["curve"][-1]
+    cases = sorted({case for case, _, _ in last})
+    counts = []
+    for name, word in (("train", "train"), ("test", "test"), ("mse", "MSE")):
+        lower = level = higher = 0
+        for case in cases:
+            soft, hard = ([last[case, m, seed][name] for seed in range(12)] for m in ("soft", "hard"))
+            test = scipy.stats.ttest_rel(soft, hard)
+            level += test.pvalue >= 0.05
+            lower += test.pvalue < 0.05 and test.statistic < 0
+            higher += test.pvalue < 0.05 and test.statistic > 0
+        counts.append(f"{word} {lower} lower, {level} level, {higher} higher")
+    said = f"By a paired t test over seeds (p < 0.05) the soft quantile is: {'; '.join(counts)}."
+    assert said in (ROOT / "docs/results/README.md").read_text()
+
+
 def test_the_table_of_the_guide_is_from_the_committed_results():
     """The guide to top-k training shows best accuracies after 30 epochs; they are computed here again."""
     guide = (ROOT / "docs/guides/topk.md").read_text()
