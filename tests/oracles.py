@@ -38,7 +38,7 @@ def huber(delta: float) -> Cost:
 
 
 def squashed(x: Array, a: Array | None = None, kind: str | None = "sigmoid") -> Array:
-    """x~ of the paper's Eq. 5: standardised with weights ``a``, then into [0, 1].
+    """x~ of the paper's Eq. 4: standardised with weights ``a``, then into [0, 1].
 
     >>> squashed(np.array([1.0, 3.0]), kind="arctan")
     array([0.25, 0.75])

@@ -67,6 +67,8 @@ OPERATORS: dict[str, Call] = {
     "Sinkhorn": lambda x: sinksort.soft_rank(x, eps=0.5, solver=sinksort.Sinkhorn()),
     "kantorovich_rank": lambda x: sinksort.kantorovich_rank(x),
     "kantorovich_sort": lambda x: sinksort.kantorovich_sort(x, num_targets=3),
+    "kantorovich_plan": lambda x: sinksort.kantorovich_plan(x, num_targets=3),
+    "transport cost": lambda x: sinksort.transport(x).cost(),
 }
 
 LOSSES: dict[str, Call] = {

@@ -5,7 +5,7 @@ After "Differentiable Ranks and Sorting using Optimal Transport" (Cuturi, Teboul
 
 from .core.checks import value_checks
 from .core.costs import Huber, Power
-from .core.kantorovich import kantorovich_rank, kantorovich_sort
+from .core.kantorovich import kantorovich_plan, kantorovich_rank, kantorovich_sort
 from .core.plan import Plan
 from .core.solvers import Newton, Sinkhorn
 from .kernels import compile, last_backend  # noqa: A004 - as torch.compile
@@ -36,6 +36,7 @@ __all__ = [
     "SmoothPlan",
     "TopK",
     "compile",
+    "kantorovich_plan",
     "kantorovich_rank",
     "kantorovich_sort",
     "last_backend",

@@ -64,13 +64,10 @@ def snapshot(plan: Plan, row: tuple[int, ...] = ()) -> Snapshot:
     y, b = p.y[row].detach(), p.b[row].detach()
     live = slice(0, len(x)) if p.padded_targets else slice(None)
     y, b = y[live], b[live]
-    P = plan.matrix().detach()[row][kept]
+    P = plan.matrix().detach()[row][kept][:, live]
     ranks, ordered = plan.ranks().detach().movedim(p.dim, -1)[row][kept], plan.sorted().detach().movedim(p.dim, -1)[row]
     if p.descending:
         y, b = y.flip(-1), b.flip(-1)
-        P = P[:, P.shape[1] - len(y) :]
-    else:
-        P = P[:, live]
     known: dict[str, Any] = {"weights": a, "target_weights": b, "descending": p.descending}
     return Snapshot(
         x=_numpy(x),

@@ -163,3 +163,80 @@ def test_any_dim(dim: int) -> None:
     for operator in (sinksort.kantorovich_rank, sinksort.kantorovich_sort):
         direct: Any = operator(x, dim=dim)
         assert torch.equal(direct, operator(x.movedim(dim, -1).contiguous()).movedim(-1, dim))
+
+
+# ---- the plan as a matrix
+
+
+@given(st.data())
+def test_plan_is_that_of_pots_linear_program(data: st.DataObject) -> None:
+    """Any weights, m < n, = n and > n; where values are equal POT may divide them in another way, so none are."""
+    n, m = data.draw(st.integers(1, 9)), data.draw(st.integers(1, 11))
+    x = np.array(data.draw(st.permutations(range(n))), dtype=float)
+    a, b = data.draw(strategies.weights_for(n)).numpy(), data.draw(strategies.weights_for(m)).numpy()
+    a, b = a / a.sum(), b / b.sum()
+    P = sinksort.kantorovich_plan(tensor(x), weights=tensor(a), target_weights=tensor(b)).numpy()
+    exact = ot.emd(a, b, (np.linspace(0, n, m)[None] - x[:, None]) ** 2)
+    np.testing.assert_allclose(P, exact, atol=1e-9)
+
+
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("kind", inputs.KINDS)
+def test_ranks_and_sorts_are_read_from_the_plan(kind: str, descending: bool) -> None:
+    """Definition 1, ties included, with weights; and the plan has the margins that it should have."""
+    x, a, b = inputs.values(kind, 12, 1), inputs.weights("random", 12, 2), inputs.weights("random", 5, 3)
+    options: dict[str, Any] = {"weights": tensor(a), "target_weights": tensor(b), "descending": descending}
+    P = sinksort.kantorovich_plan(tensor(x), **options)
+    assert (P >= 0).all()
+    torch.testing.assert_close(P.sum(1), tensor(a), rtol=0, atol=1e-12)
+    torch.testing.assert_close(P.sum(0), tensor(b), rtol=0, atol=1e-12)
+    ranks = sinksort.kantorovich_rank(tensor(x), **options)
+    torch.testing.assert_close(12 * (P @ tensor(b).cumsum(0)) / tensor(a), ranks, rtol=0, atol=1e-9)
+    size = max(float(np.abs(x).max()), 1.0)
+    sorts = sinksort.kantorovich_sort(tensor(x), **options)
+    torch.testing.assert_close(P.T @ tensor(x) / tensor(b), sorts, rtol=0, atol=1e-9 * size)
+
+
+@pytest.mark.parametrize("descending", [False, True])
+def test_plan_is_the_limit_of_entropic_plans(descending: bool) -> None:
+    """Padding included: the last columns are those of targets that a shorter row does not have."""
+    x = torch.tensor([[0.3, 0.9, 0.1, 0.6], [0.2, 0.2, 0.8, 0.4]], dtype=torch.float64)
+    mask = torch.tensor([[True, True, True, True], [True, True, False, True]])
+    exact = sinksort.kantorovich_plan(x, mask=mask, descending=descending)
+    for solver in (sinksort.Newton(), sinksort.Newton(tolerance=1e-11)):  # the plan by kernels, and the reference
+        soft = sinksort.transport(x, mask=mask, descending=descending, squash=None, eps=1e-5, solver=solver).matrix()
+        torch.testing.assert_close(soft, exact, rtol=0, atol=1e-6)
+    assert (exact[1, 2] == 0).all()
+    assert (exact[1, :, 3] == 0).all()
+
+
+def test_plan_of_equal_weights_is_a_permutation_matrix() -> None:
+    """Exactly: rounding of cumulative sums leaves nothing beside the entries of the permutation."""
+    for n in (2, 3, 7, 49, 100):
+        x = torch.randn(n, generator=torch.Generator().manual_seed(n), dtype=torch.float64)
+        P = sinksort.kantorovich_plan(x)
+        assert torch.equal((P != 0).nonzero()[:, 1], x.argsort().argsort())
+
+
+def test_plan_of_masks_nan_and_any_dim() -> None:
+    x = torch.tensor([[3.0, float("nan"), 1.0, 2.0], [5.0, 6.0, 0.0, 0.0]])
+    mask = torch.tensor([[True, False, True, True], [False] * 4])
+    P = sinksort.kantorovich_plan(x, mask=mask)
+    by_hand = torch.tensor([[0.0, 0, 1, 0], [0, 0, 0, 0], [1, 0, 0, 0], [0, 1, 0, 0]]) / 3
+    torch.testing.assert_close(P[0], by_hand)
+    assert (P[1] == 0).all()
+    assert sinksort.kantorovich_plan(x)[0].isnan().all()
+    assert not sinksort.kantorovich_plan(x)[1].isnan().any()
+    x = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(0))
+    assert sinksort.kantorovich_plan(x, dim=1, num_targets=2).shape == (3, 5, 4, 2)
+    assert torch.equal(
+        sinksort.kantorovich_plan(x, dim=1, num_targets=2), sinksort.kantorovich_plan(x.mT, num_targets=2)
+    )
+
+
+def test_gradients_of_the_plan() -> None:
+    generator = torch.Generator().manual_seed(1)
+    x = torch.tensor([0.4, 0.1, 0.4, 0.9], dtype=torch.float64)  # two of them equal
+    a = (torch.rand(4, generator=generator, dtype=torch.float64) + 0.2).requires_grad_()
+    b = (torch.rand(3, generator=generator, dtype=torch.float64) + 0.2).requires_grad_()
+    assert gradcheck(lambda a, b: sinksort.kantorovich_plan(x, weights=a, target_weights=b), (a, b))

@@ -219,24 +219,6 @@ def test_percentages_in_the_text_were_measured(page, said, loss, setting, method
     assert numbers == [round(100 * measured(loss, setting, method), 1) for method in methods]
 
 
-@pytest.mark.parametrize("loss", ["cross-entropy", "cross-entropy-tempered", "top1", "top1-log", "top1-raw"])
-def test_accuracies_in_the_guide_were_measured(loss):
-    """The rows of the table in guides/topk, in this order, from the runs of 30 epochs, three for each number."""
-    table = re.compile(r"^\|.*?" + 4 * r"\| (0\.\d+) " + r"\|$", re.MULTILINE)
-    rows = table.findall((DOCS / "guides/topk.md").read_text(encoding="utf-8"))
-    said = dict(zip(("cross-entropy", "cross-entropy-tempered", "top1", "top1-log", "top1-raw"), rows, strict=True))[
-        loss
-    ]
-    best: dict[tuple[str, str], list[float]] = {}
-    for data in ("cifar10", "cifar100"):
-        for line in (DOCS / f"results/raw/{data}.jsonl").read_text(encoding="utf-8").splitlines():
-            unit = json.loads(line)
-            if (unit["method"], unit["knobs"]["epochs"], unit["knobs"].get("raw_eps", 1.0)) == (loss, 30, 1.0):
-                best.setdefault((data, unit["case"]), []).append(max(point["top1"] for point in unit["curve"]))
-    assert {len(runs) for runs in best.values()} == {3}
-    assert said == tuple(f"{np.mean(best[key]):.3f}" for key in sorted(best))
-
-
 PAGES = [*DOCS.rglob("*.md"), *ROOT.glob("*.md"), *(ROOT / "benchmarks/results").glob("*.md")]
 
 

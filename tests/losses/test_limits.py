@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 
 import numpy as np
 import pytest
@@ -13,7 +14,9 @@ from sklearn.neighbors import KNeighborsClassifier
 from torchmetrics.functional import retrieval as tmr
 from torchmetrics.functional.classification import multiclass_accuracy
 
+import sinksort
 from sinksort import losses
+from sinksort.losses import classification
 from sklearn import metrics as skm
 from tests import oracles
 
@@ -71,6 +74,26 @@ def test_topk_loss_counts_the_classes_above_the_label(J, of_excess, k, rescale):
     expected = of_excess(np.maximum(0.0, above - k + 1), 6, k)
     ours = losses.topk_loss(logits, labels, k, J=J, rescale=rescale, eps=SHARP, reduction="none")
     close(ours, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(("L", "rows", "within"), [(10, 4000, 0.02), (100, 400, 0.15)])
+def test_ranks_of_the_best_logit_are_those_that_the_module_names(L, rows, within):
+    """The table in the docstring, against the dense formulas of Definition 2. ``within`` is four standard errors."""
+    (named,) = [line.split()[1:] for line in classification.__doc__.splitlines() if re.match(rf"{L}  +\d", line)]
+    logits = torch.randn(rows, L, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    hard = np.arange(1, L + 1)
+    a, y = np.full(L, 1 / L), oracles.grid(L)
+    top = {1e-2: [], 1e-3: [], "rescaled": []}
+    for z in logits[:40].numpy():  # the library's ranks are those of the dense problem
+        truth = oracles.solve(oracles.cost_matrix(oracles.squashed(z), y), a, a, 1e-2).ranks()
+        np.testing.assert_allclose(sinksort.soft_rank(torch.from_numpy(z), eps=1e-2).numpy(), truth, atol=1e-7 * L)
+    for eps in (1e-2, 1e-3):
+        ranks = sinksort.soft_rank(logits, eps=eps).numpy()
+        top[eps] = ranks.max(-1)
+        if eps == 1e-2:
+            top["rescaled"] = hard.mean() + (top[eps] - ranks.mean(-1)) * hard.std() / ranks.std(-1)
+    for said, found in zip(named, top.values(), strict=True):
+        assert float(said) == pytest.approx(found.mean(), abs=within)
 
 
 def test_smooth_penalties_are_near_what_they_smooth():

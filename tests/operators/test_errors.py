@@ -407,6 +407,7 @@ def test_every_operator_checks_its_input() -> None:
         sinksort.transport,
         sinksort.kantorovich_rank,
         sinksort.kantorovich_sort,
+        sinksort.kantorovich_plan,
         lambda x: sinksort.soft_quantile(x, 0.5),
         lambda x: sinksort.soft_topk(x, 1),
         lambda x: sinksort.soft_topk_mask(x, 1),

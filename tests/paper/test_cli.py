@@ -64,10 +64,22 @@ OPTIONS = {
         "noise": 1.0,
         "samples": 5,
         "raw_eps": 1.0,
+        "sigma": 1.0,
+        "pairwise_tau": 1.0,
         "compare": "transport,neuralsort,neuralsort-stochastic",
         "precision": "bfloat16",
         "measure_every": 5,
         "compiled": True,
+        **COMMON,
+    },
+    ("reproduce", "iterations"): {
+        "runs": 1,
+        "rows": 100,
+        "entropies": "0.1,0.03,0.01,0.005,0.003,0.001",
+        "kinds": "classes-10,classes-100,sorting-15,errors-512",
+        "solvers": "sinkhorn,schedule,newton,newton-exact",
+        "eta": 1e-3,
+        "most": 20_000,
         **COMMON,
     },
     ("reproduce", "cifar10"): {
@@ -80,6 +92,7 @@ OPTIONS = {
         "eps": 1e-3,
         "raw_eps": 1.0,
         "temperature": 10.0,
+        "svm_temperature": 1.0,
         "eta": 1e-3,
         "flip": True,
         "precision": "bfloat16",
@@ -121,7 +134,16 @@ def test_every_option_has_help():
 def test_list_names_every_experiment():
     code, said = call("list")
     assert code == 0
-    for name in ("figures", "quantile-regression", "mnist-sort", "cifar10", "cifar100", "Table 2", "Figure 5"):
+    for name in (
+        "figures",
+        "iterations",
+        "quantile-regression",
+        "mnist-sort",
+        "cifar10",
+        "cifar100",
+        "Table 2",
+        "Figure 5",
+    ):
         assert name in said
     assert "sinksort reproduce NAME" in said
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,9 +17,11 @@ import pytest
 import torch
 from torch import nn
 
+import sinksort
 from sinksort.paper.cifar import Cifar, Cifar100, Classifiers
 from sinksort.paper.datasets import sha256
 from sinksort.paper.experiments import EXPERIMENTS, reproduce
+from sinksort.paper.iterations import Iterations, iterations, rows_of
 from sinksort.paper.mnist_sort import Digits, MnistSort, SortTask, accuracies, gumbel, order_cross_entropy, true_ranks
 from sinksort.paper.networks import NumberReader, Perceptrons, ResNet18, SideBySide, VanillaCNN
 from sinksort.paper.quantile_regression import QuantileRegression, RegressionTask, hard_quantile, true_quantile
@@ -127,7 +130,7 @@ def test_numbers_show_the_digits_they_have():
     assert len(values.unique()) > 100
 
 
-@pytest.mark.parametrize("method", ["neuralsort", "neuralsort-stochastic", "transport"])
+@pytest.mark.parametrize("method", ["neuralsort", "neuralsort-stochastic", "transport", "softrank", "pairwise"])
 def test_sorting_losses_prefer_the_right_order(method, monkeypatch):
     task = sorting([0, 1], method)
     batch = {name: values[0] for name, values in task.batches(0).items()}
@@ -214,11 +217,15 @@ def test_a_run_is_the_same_alone_and_beside_others(make):
         (regression, "hard"),
         (regression, "soft"),
         (sorting, "neuralsort-stochastic"),
+        (sorting, "softrank"),
+        (sorting, "pairwise"),
         (classifying, "cross-entropy"),
         (classifying, "cross-entropy-tempered"),
         (classifying, "top1-log"),
         (classifying, "top1-raw"),
         (classifying, "top5"),
+        (classifying, "top1-svm"),
+        (classifying, "top5-svm"),
     ],
 )
 def test_training_lowers_the_loss(make, method):
@@ -258,6 +265,30 @@ def test_a_checkpoint_of_other_runs_is_not_used(tmp_path):
     assert told == [0, 1]
 
 
+# ---- iterations of the solvers
+
+
+def test_iterations_are_those_of_the_written_out_algorithm():
+    """Algorithm 2 on each row, in NumPy: as many iterations until the columns are within eta."""
+    x, eps, eta = rows_of("classes-10", 4, 0), 1e-2, 1e-3
+    counted = iterations("classes-10", x, eps, sinksort.Sinkhorn(tolerance=eta, max_iterations=20_000))
+    for row, count in zip(x.numpy(), counted.tolist(), strict=True):
+        z = 1 / (1 + np.exp(-(row - row.mean()) / row.std()))
+        K, u, v, done = np.exp(-((np.arange(10) / 9 - z[:, None]) ** 2) / eps), np.ones(10), np.ones(10), 0
+        while done == 0 or np.abs(v * (K.T @ u) - 0.1).sum() > eta:
+            v = 0.1 / (K.T @ u)
+            u = 0.1 / (K @ v)
+            done += 1
+        assert count == done
+
+
+def test_rows_that_are_given_up_are_counted_as_such_in_silence():
+    knobs = Iterations(rows=4, entropies=(1e-3,), most=20)
+    (curve,) = knobs.count("classes-10", "sinkhorn", [0], CPU, lambda _: None).curves
+    assert curve[0]["median"] == curve[0]["high"] == 20
+    assert curve[0]["beyond_100"] == 0.0
+
+
 # ---- from files to results
 
 
@@ -288,6 +319,7 @@ def data(tmp_path):
 
 
 SMALL = {
+    "iterations": Iterations(rows=3, entropies=(1e-1, 3e-2), kinds=("classes-10", "errors-512")),
     "quantile-regression": QuantileRegression(runs=2, epochs=2, steps=3, tables=("concrete",), measure_every=1),
     "mnist-sort": MnistSort(runs=1, epochs=1, sizes=(3,), channels=(2, 2)),
     "cifar10": Cifar(runs=1, epochs=1, batch=8, networks=("cnn",), losses=("top1",)),
@@ -310,6 +342,8 @@ def test_every_experiment_end_to_end(tmp_path, data, name):
         assert [point["epoch"] for point in unit["curve"]] == list(range(1, knobs.epochs + 1))
         assert all(np.isfinite(list(point.values())).all() for point in unit["curve"])
         assert unit["machine"]["torch"] == str(torch.__version__)
+        assert set(unit["code"]) == {"commit", "digest"}
+        assert re.fullmatch(r"[0-9a-f]{12}", unit["settings"])
     assert list((store.folder / "checkpoints").glob("*")) == []
 
 

@@ -53,8 +53,8 @@ def test_exact_plan_is_that_of_pot():
 def test_figure2_runs_from_the_hard_answers_to_the_means():
     ranks, ordered = figure2.sweep()
     assert ranks.shape == ordered.shape == (len(figure2.EPS), 10)
-    np.testing.assert_allclose(ranks[0], figure2.X.argsort().argsort() + 1, atol=1e-6)
-    np.testing.assert_allclose(ordered[0], figure2.X.sort().values, atol=1e-6)
+    np.testing.assert_allclose(ranks[0], figure2.X.argsort().argsort() + 1, atol=1e-3)  # 0 and 9 begin to meet
+    np.testing.assert_allclose(ordered[0], figure2.X.sort().values, atol=1e-5)
     np.testing.assert_allclose(ranks[-1], 5.5, atol=0.1)
     np.testing.assert_allclose(ordered[-1], figure2.X.mean(), atol=0.01)
     # Transport moves mass and loses none: averages stay, whatever eps.
@@ -63,12 +63,17 @@ def test_figure2_runs_from_the_hard_answers_to_the_means():
 
 
 def test_figure2_shows_what_the_paper_says_of_entries_0_and_9():
+    """A rank apart when eps is small, almost equal at 1e-2, where all other neighbours are still clearly apart."""
     ranks, _ = figure2.sweep()
+    hard = figure2.X.argsort().argsort()
+    assert (hard[0] - hard[9]).abs() == 1
     apart = (ranks[:, 0] - ranks[:, 9]).abs()
-    assert apart[0] == pytest.approx(1.0, abs=1e-6)
+    assert apart[0] == pytest.approx(1.0, abs=1e-3)
     at = int((figure2.EPS - 1e-2).abs().argmin())
-    gaps = ranks[at].sort().values.diff()
-    assert apart[at] == pytest.approx(gaps.min().item(), abs=1e-12)  # no two ranks are closer
+    gaps = ranks[at].sort().values.diff().sort().values
+    assert apart[at] == pytest.approx(gaps[0].item(), abs=1e-12)
+    assert apart[at] < 0.15
+    assert gaps[1] > 0.5
 
 
 def test_figure3_quantile_is_that_of_pot():
@@ -201,6 +206,6 @@ def test_table_shows_hard_ranks_and_sorted_values():
         console.print(demo.soft_against_hard())
     cells = [line.strip("│ ").split("│") for line in shown.get().splitlines() if line.startswith("│")]
     x, hard_rank, hard_sort = ([float(row[i]) for row in cells] for i in (0, 1, 5))
-    assert x == [0.53, 0.92, 0.13, 0.71, 0.36, 0.02, 0.82, 0.24, 0.63, 0.49]
+    assert x == [0.53, 0.92, 0.13, 0.71, 0.36, 0.02, 0.82, 0.24, 0.63, 0.52]
     assert hard_rank == [6, 10, 2, 8, 4, 1, 9, 3, 7, 5]
     assert hard_sort == sorted(x)

@@ -19,6 +19,8 @@ from torch import Tensor
 
 from .problem import as_rows, like_targets, live_rows, target_rows, wide_dtype
 
+_SLACK = 1e-12  #: two cumulative sums of the same numbers, rounded differently, are not farther apart
+
 
 def kantorovich_rank(
     x: Tensor,
@@ -49,13 +51,10 @@ def kantorovich_rank(
     reached = a.gather(-1, order).cumsum(-1)
     before = reached - a.gather(-1, order)
     # Equal values are one atom: from where the first of them begins to where the last of them ends.
-    key = -ordered if descending else ordered
-    first = torch.searchsorted(key.detach().contiguous(), key.detach().contiguous())
-    first = first.clamp(max=key.shape[-1] - 1)  # NaN is found past the end; its row becomes NaN below
-    last = torch.searchsorted(key.detach().contiguous(), key.detach().contiguous(), right=True) - 1
+    first, last = _atoms(-ordered if descending else ordered)
     levels = b.cumsum(-1)
     total = levels[..., -1:]
-    ranks = _average_over(levels / total, levels, before.gather(-1, first), reached.gather(-1, last.clamp(min=0)))
+    ranks = _average_over(levels / total, levels, before.gather(-1, first), reached.gather(-1, last))
     ranks = (ranks * count / total).gather(-1, order.argsort(-1))
     ranks = torch.where(torch.isnan(values).any(-1, keepdim=True), torch.nan, ranks)
     if kept is not None:
@@ -101,6 +100,58 @@ def kantorovich_sort(
     return out.to(x.dtype).movedim(-1, dim)
 
 
+def kantorovich_plan(
+    x: Tensor,
+    *,
+    dim: int = -1,
+    descending: bool = False,
+    weights: Tensor | None = None,
+    mask: Tensor | None = None,
+    targets: Tensor | None = None,
+    target_weights: Tensor | None = None,
+    num_targets: int | None = None,
+) -> Tensor:
+    """The exact plan (..., n, m) of Definition 1, which ``Plan.matrix`` approaches for eps -> 0. ``dim`` goes last.
+
+    Rows are in the order of x and sum to its weights, columns sum to the target weights. Equal values divide among
+    themselves what their interval overlaps. Differentiable in both weights; the gradient in x is zero. The matrix
+    takes n m numbers; ``kantorovich_rank`` and ``kantorovich_sort`` do not need it.
+
+    >>> import torch, sinksort
+    >>> sinksort.kantorovich_plan(torch.tensor([0.3, 0.1, 0.2]), target_weights=torch.tensor([0.5, 0.5]))
+    tensor([[0.0000, 0.3333],
+            [0.3333, 0.0000],
+            [0.1667, 0.1667]])
+    """
+    rows = as_rows(x, dim)
+    values, a, kept, count = live_rows(x, rows, dim, weights, mask)
+    b, _ = _whole_weights(rows, count, kept is not None, targets, target_weights, num_targets)
+    b = b / b.sum(-1, keepdim=True)
+    ordered, order = values.sort(dim=-1, descending=descending, stable=True)
+    first, last = _atoms(-ordered if descending else ordered)
+    masses = a.gather(-1, order)
+    reached, filled = masses.cumsum(-1), b.cumsum(-1)
+    low, high = (reached - masses).gather(-1, first).unsqueeze(-1), reached.gather(-1, last).unsqueeze(-1)
+    overlap = torch.minimum(high, filled.unsqueeze(-2)) - torch.maximum(low, (filled - b).unsqueeze(-2))
+    # Of two boundaries that were meant to be the same, rounding leaves an overlap that is no mass.
+    rounding = (overlap <= _SLACK) & (overlap < 0.5 * torch.minimum(high - low, b.unsqueeze(-2)))
+    overlap = torch.where(rounding | (overlap < 0), 0.0, overlap)
+    atom = high - low
+    share = torch.where(atom > 0, masses.unsqueeze(-1) / torch.where(atom > 0, atom, 1.0), 0.0)
+    P = share * overlap
+    P = P.gather(-2, order.argsort(-1).unsqueeze(-1).expand(P.shape))
+    P = torch.where(torch.isnan(values).any(-1)[..., None, None], torch.nan, P)
+    return (P if kept is None else torch.where(kept.unsqueeze(-1), P, 0.0)).to(x.dtype)
+
+
+def _atoms(key: Tensor) -> tuple[Tensor, Tensor]:
+    """For each entry of increasing rows, where the first and the last entry stand that are equal to it."""
+    fixed = key.detach().contiguous()
+    first = torch.searchsorted(fixed, fixed)
+    first = first.clamp(max=fixed.shape[-1] - 1)  # NaN is found past the end; its row becomes NaN in the end
+    return first, (torch.searchsorted(fixed, fixed, right=True) - 1).clamp(min=0)
+
+
 def _whole_weights(
     rows: Tensor,
     count: Tensor,
@@ -124,11 +175,10 @@ def _average_over(ends: Tensor, levels: Tensor, low: Tensor, high: Tensor) -> Te
     step's level without arithmetic, which is why an ordinary sort comes back bit for bit.
     """
     steps = ends.shape[-1]
-    slack = 1e-12  # two cumulative sums of the same numbers, rounded differently
     fixed = ends.detach().contiguous()
-    first = torch.searchsorted(fixed, (low.detach() + slack).contiguous(), right=True).clamp(max=steps - 1)
-    last = torch.searchsorted(fixed, (high.detach() - slack).contiguous()).clamp(max=steps - 1)
-    nothing = high.detach() - low.detach() <= slack
+    first = torch.searchsorted(fixed, (low.detach() + _SLACK).contiguous(), right=True).clamp(max=steps - 1)
+    last = torch.searchsorted(fixed, (high.detach() - _SLACK).contiguous()).clamp(max=steps - 1)
+    nothing = high.detach() - low.detach() <= _SLACK
     from_left = torch.minimum(first, last)  # of a point: the steps that meet there, in either order
     first, last = from_left, torch.maximum(first, last)
 

@@ -80,17 +80,47 @@ class Plan:
         """(..., n, m): the plan P itself, rows in the order of x. Its rows sum to a, its columns to b."""
         p = self.problem
         log_P = log_density(self.M, self.log_b, self.gamma) + self.log_a.unsqueeze(-1) + self.log_b.unsqueeze(-2)
-        P = self._in_order_of_x(log_P.exp().mT).mT
-        return (P.flip(-1) if p.descending else P).to(p.dtype)
+        return self._finish_targets(self._in_order_of_x(log_P.exp().mT)).mT.to(p.dtype)
+
+    def cost(self) -> Tensor:
+        """(...) the transport cost <P, C> of each row, where C_ij = h(y_j - x~_i) and x~ are the squashed values.
+
+        With ``squash=None`` and the values of another sample as ``targets`` it is a Wasserstein cost between the two:
+        towards eps = 0 it falls to the exact one (the paper's OT_h, Eq. 2).
+
+        >>> import torch, sinksort
+        >>> x, y = torch.tensor([0.2, 0.9, 0.4]), torch.tensor([0.0, 0.5, 1.0])
+        >>> sinksort.transport(x, targets=y, squash=None, eps=1e-4).cost()  # (0.2^2 + 0.1^2 + 0.1^2) / 3
+        tensor(0.0200)
+        """
+        p = self.problem
+        P = p.a.unsqueeze(-1) * self.targets_given_value()
+        return torch.where(P == 0, 0.0, P * p.cost).sum((-2, -1)).to(p.dtype)
+
+    def entropic_cost(self) -> Tensor:
+        """(...) what the plan of each row minimises: <P, C> + eps KL(P | a b^T), at least the exact cost.
+
+        The paper's objective <P, C> - eps H(P), where H(P) = -sum P (log P - 1), is smaller by
+        eps (1 + H(a) + H(b)) with H(a) = -sum a log a: a number that does not depend on the plan.
+        """
+        p, (f, g) = self.problem, self._potentials()
+        return ((p.a * f).sum(-1) + (p.b * g).sum(-1)).to(p.dtype)
 
     @property
     def potentials(self) -> tuple[Tensor, Tensor]:
-        """(f, g), (..., n) in the order of x and (..., m): P_ij = a_i b_j exp((f_i + g_j - C_ij) / eps)."""
-        p = self.problem
-        eps = p.eps.squeeze(-1)
-        f = p.unsort(self.start[0] + eps * c_transform(self.M, self.log_b, self.gamma))
-        g = self.start[1] + eps * self.gamma
-        return f.to(p.dtype), (g.flip(-1) if p.descending else g).to(p.dtype)
+        """(f, g), (..., n) in the order of x and (..., m): P_ij = a_i b_j exp((f_i + g_j - C_ij) / eps).
+
+        The paper's alpha and beta are f + eps log a and g + eps log b: there P_ij = exp((alpha_i + beta_j - C_ij) /
+        eps). Only sums f_i + g_j are determined; a number may be added to all of f and taken from all of g.
+        """
+        p, (f, g) = self.problem, self._potentials()
+        return p.unsort(f).to(p.dtype), (g.flip(-1) if p.descending else g).to(p.dtype)
+
+    def _potentials(self) -> tuple[Tensor, Tensor]:
+        """(f, g) of the sorted rows, in double precision."""
+        eps = self.problem.eps.squeeze(-1)
+        f = self.start[0] + eps * c_transform(self.M, self.log_b, self.gamma)
+        return f, self.start[1] + eps * self.gamma
 
     def chosen(self, which: Tensor) -> Plan:
         """The plans of some rows, for problems with one batch dimension."""

@@ -1,4 +1,4 @@
-"""Normalise: standardise the values of a row, then squash them into [0, 1] (the paper's map g~, Eq. 5).
+"""Normalise: standardise the values of a row, then squash them into [0, 1] (the paper's map g~, Eq. 4).
 
 Ranks must not depend on the unit or the origin of x, and one eps must mean the same softness for every row; both follow
 from z = (x - mean) / std before an increasing map into [0, 1]. Moments are weighted by a, so that an entry without

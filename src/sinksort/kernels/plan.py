@@ -222,15 +222,12 @@ class ExactPlan(Plan):
 
     def matrix(self) -> Tensor:
         p = self.problem
-        P = self._in_order_of_x((p.a.unsqueeze(-1) * self.targets_given_value()).mT).mT
-        return (P.flip(-1) if p.descending else P).to(p.dtype)
+        by_target = self._in_order_of_x((p.a.unsqueeze(-1) * self.targets_given_value()).mT)
+        return self._finish_targets(by_target).mT.to(p.dtype)
 
-    @property
-    def potentials(self) -> tuple[Tensor, Tensor]:
+    def _potentials(self) -> tuple[Tensor, Tensor]:
         p = self.problem
-        f = p.unsort(self.found.of_values.reshape(p.x.shape))
-        g = self.of_targets.reshape(p.y.shape)
-        return f.to(p.dtype), (g.flip(-1) if p.descending else g).to(p.dtype)
+        return self.found.of_values.reshape(p.x.shape), self.of_targets.reshape(p.y.shape)
 
     def chosen(self, which: Tensor) -> Plan:
         found = self.found._replace(of_targets=self.of_targets)

@@ -121,6 +121,12 @@ class Part:
             return self._read(self.plan.pulled(v))
         return self._read((self.plan.targets_given_value() @ v.unsqueeze(-1)).squeeze(-1))
 
+    def cost(self) -> Tensor:
+        """(r,): sum_i a_i E[(Y - x~_i)^2 | x_i]. The nodes have the moments of the targets that they stand for."""
+        y, (x_tilde, a) = self.plan.problem.y, self.values.places.standing()
+        squares = x_tilde * (x_tilde - 2.0 * self.pulled(y)) + self.pulled(y.square())
+        return (a * squares).sum(-1)
+
     def pull(self, v: Tensor) -> Tensor:
         """(r, n): average of v (r, m), given on the targets."""
         if self.rule is None:
@@ -262,6 +268,12 @@ class SmoothPlan:
     def sorted(self) -> Tensor:
         """Sinkhorn sort: m values along the sorted dimension."""
         return self.push(self._x.unsqueeze(-1)).squeeze(-1).movedim(-1, self._dim)
+
+    def cost(self) -> Tensor:
+        """(...) the transport cost <P, C> of each row, sum_ij P_ij (y_j - x~_i)^2, as ``Plan.cost``."""
+        rows = torch.cat([part.rows for part in self._parts]).argsort()
+        costs = torch.cat([part.cost() for part in self._parts])
+        return costs.index_select(0, rows).reshape(self._batch).to(self._x.dtype)
 
     def push(self, payload: Tensor) -> Tensor:
         """Average of ``payload`` (..., n, d), given on the values, over the values that each target receives."""

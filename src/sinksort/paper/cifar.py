@@ -8,6 +8,9 @@ the soft rank of one that has just won, and images that are learnt go on pulling
 logits as they are, which may grow until the label's rank is L. Its eps is then a temperature; so that this is not what
 is compared, ``cross-entropy-tempered`` has one too.
 
+``top1-svm`` and ``top5-svm`` are the smooth top-k SVM loss of Berrada et al. (2018), which the paper names as the other
+loss for top-k.
+
 Reported by epoch: the share of test images whose label is first, and among the first five.
 """
 
@@ -24,6 +27,7 @@ from torch.nn import functional
 
 from ..core.solvers import Newton
 from ..losses import topk_loss
+from ..relaxations import smooth_topk_svm_loss
 from .datasets import DATA_SETS, File
 from .images import Bytes, read_cifar
 from .networks import ResNet18, SideBySide, VanillaCNN
@@ -32,7 +36,7 @@ from .training import Batch, Numbers, generator
 
 NETWORKS = ("cnn", "resnet18")
 USUAL = ("cross-entropy", "cross-entropy-tempered")
-LOSSES = (*USUAL, *(f"top{k}{J}" for k in (1, 5) for J in ("", "-log", "-raw")))
+LOSSES = (*USUAL, *(f"top{k}{J}" for k in (1, 5) for J in ("", "-log", "-raw", "-svm")))
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,7 @@ class Cifar:
     eps: float = knob(1e-3, "entropy of the transport")
     raw_eps: float = knob(1.0, "entropy of top1-raw and top5-raw, in squared units of the logits")
     temperature: float = knob(10.0, "what cross-entropy-tempered divides the logits by")
+    svm_temperature: float = knob(1.0, "temperature of top1-svm and top5-svm")
     eta: float = knob(1e-3, "marginal error at which the solver stops")
     flip: bool = knob(True, "mirror every other training image")
     precision: str = knob("bfloat16", "of convolutions on a GPU: bfloat16 or float32")
@@ -60,7 +65,7 @@ class Cifar:
     def __post_init__(self) -> None:
         require_counts(runs=self.runs, epochs=self.epochs, batch=self.batch, measure_every=self.measure_every)
         require_positive(learning_rate=self.learning_rate, eps=self.eps, raw_eps=self.raw_eps, eta=self.eta)
-        require_positive(temperature=self.temperature)
+        require_positive(temperature=self.temperature, svm_temperature=self.svm_temperature)
         require_among("networks", self.networks, self.known_networks)
         require_among("losses", self.losses, LOSSES)
         require_among("precision", (self.precision,), PRECISIONS)
@@ -155,6 +160,9 @@ class Classifiers:
             cooled = logits if self.method == "cross-entropy" else logits / knobs.temperature
             return functional.cross_entropy(cooled.flatten(0, 1), labels.flatten(), reduction="none").view_as(labels)
         kind, _, variant = self.method.partition("-")
+        if variant == "svm":
+            k = int(kind.removeprefix("top"))
+            return smooth_topk_svm_loss(logits, labels, k, temperature=knobs.svm_temperature)
         raw = variant == "raw"
         return topk_loss(
             logits,

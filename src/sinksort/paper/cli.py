@@ -53,7 +53,9 @@ def list_experiments() -> None:
     table.add_row("figures", "Figures 1 to 3", "Operators on a few numbers", "none", "", "")
     for name, experiment in EXPERIMENTS.items():
         knobs = experiment.knobs()
-        row = (name, experiment.shows, experiment.title, ", ".join(experiment.data), str(knobs.runs), str(knobs.epochs))
+        epochs = str(knobs.epochs) if hasattr(knobs, "learning_rate") else ""  # some experiments train nothing
+        data = ", ".join(experiment.data) or "none"
+        row = (name, experiment.shows, experiment.title, data, str(knobs.runs), epochs)
         table.add_row(*row)
     console.print(table)
     console.print("\nRun one with: sinksort reproduce NAME (see its options with --help).", highlight=False)

@@ -13,15 +13,20 @@ import torch
 
 from .cifar import Cifar, Cifar100
 from .datasets import File, fingerprints
-from .machine import machine
+from .iterations import Iterations
+from .machine import code, machine
 from .mnist_sort import MnistSort
 from .quantile_regression import QuantileRegression
+from .results import settings_digest
 from .store import Store, as_json, write_atomic
 from .training import Task, Trained, train
 
 
 class Knobs(Protocol):
-    """Every setting of an experiment, as a frozen dataclass."""
+    """Every setting of an experiment, as a frozen dataclass.
+
+    An experiment that trains nothing has ``count`` in place of ``task``, and returns its curves from there.
+    """
 
     runs: int
     epochs: int
@@ -43,7 +48,7 @@ class Knobs(Protocol):
 
 @dataclass(frozen=True)
 class Experiment:
-    """A table or figure of the paper that comes from training."""
+    """A table or figure of the paper, or one of its claims."""
 
     title: str
     shows: str  #: where in the paper
@@ -52,6 +57,7 @@ class Experiment:
 
 
 EXPERIMENTS: dict[str, Experiment] = {
+    "iterations": Experiment("Iterations of the solvers", "section 3", Iterations, ()),
     "quantile-regression": Experiment("Least-quantile regression", "Table 2", QuantileRegression, ("cqr",)),
     "mnist-sort": Experiment("Sorting handwritten numbers", "Table 1, Figure 6", MnistSort, ("mnist",)),
     "cifar10": Experiment("0/1 loss on CIFAR-10", "Figure 4", Cifar, ("cifar10",)),
@@ -117,19 +123,25 @@ def _finish(
         watch(case, method, None, knobs.epochs)
         return
     checkpoint = store.checkpoint(case, method)
-    saved = checkpoint.load(device)
-    if saved is not None and set(seeds) <= set(saved["seeds"]):
-        seeds = saved["seeds"]  # killed in training, or while the units were written: the same runs go on
-    task = knobs.task(case, method, seeds, data, device)
-    trained = train(
-        task,
-        epochs=knobs.epochs,
-        learning_rate=knobs.learning_rate,
-        falls=getattr(knobs, "rate_falls", False),  # elsewhere the paper names a constant one
-        measure_every=knobs.measure_every,
-        checkpoint=checkpoint,
-        tell=lambda so_far: watch(case, method, so_far, knobs.epochs),
-    )
+
+    def tell(so_far: Trained) -> None:
+        watch(case, method, so_far, knobs.epochs)
+
+    if hasattr(knobs, "count"):
+        trained = knobs.count(case, method, seeds, device, tell)
+    else:
+        saved = checkpoint.load(device)
+        if saved is not None and set(seeds) <= set(saved["seeds"]):
+            seeds = saved["seeds"]  # killed in training, or while the units were written: the same runs go on
+        trained = train(
+            knobs.task(case, method, seeds, data, device),
+            epochs=knobs.epochs,
+            learning_rate=knobs.learning_rate,
+            falls=getattr(knobs, "rate_falls", False),  # elsewhere the paper names a constant one
+            measure_every=knobs.measure_every,
+            checkpoint=checkpoint,
+            tell=tell,
+        )
     for seed, curve in zip(seeds, trained.curves, strict=True):
         unit = {
             **said,
@@ -142,6 +154,8 @@ def _finish(
             "seconds": trained.seconds,  # for all of them
             "step_ms": trained.step_ms,
             "machine": machine(device),
+            "code": code(),
+            "settings": settings_digest(dataclasses.asdict(knobs)),
         }
         write_atomic(store.unit(case, method, seed), as_json(unit))
     checkpoint.remove()

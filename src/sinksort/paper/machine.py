@@ -1,9 +1,12 @@
-"""On what a result was measured: the machine and the versions, without names of hosts or people."""
+"""On what a result was measured, and by which code: without names of hosts or people."""
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import os
 import platform
+import subprocess
 from pathlib import Path
 
 import torch
@@ -21,6 +24,43 @@ def machine(device: torch.device) -> dict[str, str]:
         "sinksort": __version__,
         "system": platform.system(),
     }
+
+
+@functools.cache
+def code() -> dict[str, str]:
+    """The commit of the code that runs, and a digest of the package's Python files.
+
+    The digest tells whether two results are from the same code, also of an installed package (commit ``"none"``) and of
+    files that were changed after the commit (which then ends in ``"+"``).
+    """
+    package = Path(__file__).resolve().parents[1]
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*.py"), key=lambda path: path.relative_to(package).as_posix()):
+        digest.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return {"commit": _commit(package), "digest": digest.hexdigest()[:12]}
+
+
+def _commit(package: Path) -> str:
+    """Of the repository that the package's files belong to; a folder of another repository says nothing about them."""
+    try:
+        if not _git(package, "ls-files", "__init__.py"):
+            return "none"
+        changed = _git(package, "status", "--porcelain", "--", ".")
+        return _git(package, "rev-parse", "HEAD")[:12] + ("+" if changed else "")
+    except (OSError, subprocess.SubprocessError):
+        return "none"
+
+
+def _git(folder: Path, *words: str) -> str:
+    done = subprocess.run(  # noqa: S603 - no word of it comes from outside
+        ["git", *words],  # noqa: S607
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=20,
+    )
+    return done.stdout.strip()
 
 
 def _cpu() -> str:

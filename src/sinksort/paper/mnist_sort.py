@@ -6,6 +6,11 @@ order: by transport (``transport``), by NeuralSort (``neuralsort``) or by its st
 (``neuralsort-stochastic``). A fourth, ``transport-raw``, is transport of the scores as they are: standardising a list,
 as the paper does, forgets how far apart its scores are, so a network cannot say that it is sure.
 
+Two older soft ranks that the paper cites can be run too. ``softrank`` is that of Taylor et al. (2008): scores have
+Gaussian noise, and the loss is the same cross-entropy, of the distributions of their ranks. ``pairwise`` is that of Qin
+et al. (2010): ranks are sums of logistic functions. They come without a permutation, so the loss is another one, the
+mean squared error of the ranks.
+
 Reported are the share of lists in the right order and the share of numbers in the right place, on lists made of test
 digits, at the epoch that is best on lists made of validation digits. Equal numbers may come in either order.
 """
@@ -21,7 +26,7 @@ import torch
 from torch import Tensor
 
 from ..losses import permutation_cross_entropy
-from ..relaxations import NeuralSort, permutation
+from ..relaxations import Gaussian, NeuralSort, Pairwise, permutation, rank
 from .datasets import DATA_SETS, File
 from .images import Bytes, read_mnist
 from .networks import NumberReader, SideBySide
@@ -29,6 +34,7 @@ from .settings import PRECISIONS, knob, require_among, require_counts, require_n
 from .training import Batch, Numbers, generator
 
 METHODS = ("transport", "neuralsort", "neuralsort-stochastic")  # those of the paper's table
+OTHERS = ("transport-raw", "softrank", "pairwise")
 _TRAIN, _VALIDATE, _TEST = range(3)
 
 
@@ -49,6 +55,8 @@ class MnistSort:
     noise: float = knob(1.0, "scale of stochastic NeuralSort's Gumbel noise")
     samples: int = knob(5, "draws of that noise for each list")
     raw_eps: float = knob(1.0, "entropy of transport-raw, in squared units of the scores")
+    sigma: float = knob(1.0, "deviation of softrank's Gaussian noise")
+    pairwise_tau: float = knob(1.0, "temperature of the logistic functions of pairwise")
     compare: tuple[str, ...] = knob(METHODS, "methods to compare")
     precision: str = knob("bfloat16", "of convolutions on a GPU: bfloat16 or float32")
     measure_every: int = knob(5, "epochs between measurements")
@@ -63,8 +71,9 @@ class MnistSort:
         if len(self.channels) != 2:
             raise ValueError(f"--channels must be two numbers, one for each convolution, got {len(self.channels)}.")
         require_positive(learning_rate=self.learning_rate, eps=self.eps, tau=self.tau, raw_eps=self.raw_eps)
+        require_positive(sigma=self.sigma, pairwise_tau=self.pairwise_tau)
         require_numbers("noise", (self.noise,), 0, 1e6)
-        require_among("compare", self.compare, (*METHODS, "transport-raw"))
+        require_among("compare", self.compare, (*METHODS, *OTHERS))
         require_among("precision", (self.precision,), PRECISIONS)
 
     def cases(self) -> list[str]:
@@ -174,6 +183,11 @@ class SortTask:
                 squash=None if raw else "sigmoid",
                 reduction="none",
             )
+        elif self.method == "pairwise":
+            soft = rank(scores, method=Pairwise(), strength=self.knobs.pairwise_tau)
+            lost = (soft - ranks).square().mean(-1)
+        elif self.method == "softrank":
+            lost = order_cross_entropy(permutation(scores, method=Gaussian(), strength=self.knobs.sigma), ranks)
         else:
             if self.method == "neuralsort-stochastic":
                 scores = scores.unsqueeze(1) + self.knobs.noise * batch["gumbel"]  # (R, samples, lists, n)

@@ -24,6 +24,8 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size
 th, td { padding: .22rem .7rem; text-align: right; white-space: nowrap } th { border-bottom: 1.5px solid var(--ink) }
 .words { text-align: left } tr > :first-child { padding-left: 0; position: sticky; left: 0; background: #fff }
 tbody tr:nth-child(even), tbody tr:nth-child(even) > :first-child { background: var(--soft) }
+.under { font-weight: 400; color: var(--muted); max-width: 52rem }
+pre { background: var(--soft); padding: .6rem .8rem; font-size: 12.5px; line-height: 1.5 }
 img { max-width: 100%; height: auto; margin: .6rem 0 } .scroll { overflow-x: auto } code { background: var(--soft) }
 @media (max-width: 700px) {
   body { margin: 1.2rem auto; padding: 0 .8rem } h1 { font-size: 1.35rem } h2 { font-size: 1.2rem; margin-top: 2rem }
@@ -46,12 +48,23 @@ class TableOf:
 
 @dataclass
 class Section:
-    """A part of the report. Pictures are named, and become files beside the Markdown."""
+    """A part of the report. Pictures are named, and become files beside the Markdown; each has a caption."""
 
     title: str
-    text: list[str] = field(default_factory=list)
+    text: list[str | TableOf] = field(default_factory=list)  #: paragraphs, and tables between them
     tables: list[TableOf] = field(default_factory=list)
     pictures: dict[str, Figure] = field(default_factory=dict)
+    captions: dict[str, str] = field(default_factory=dict)  #: of the pictures, by name
+    commands: list[str] = field(default_factory=list)  #: the command lines that made its runs
+
+
+def bold(text: str, yes: bool) -> str:
+    return f"**{text}**" if yes else text
+
+
+def beside(*names: str, paper: bool) -> list[str]:
+    """Heads of columns, each after one for the paper's number where there is one."""
+    return [head for name in names for head in ((f"{name}, paper", name) if paper else (name,))]
 
 
 def as_png(figure: Figure, dpi: int = 110) -> bytes:
@@ -68,8 +81,13 @@ def markdown(title: str, intro: str, sections: Sequence[Section]) -> str:
     """The report as Markdown; its pictures are expected in ``<name>.png`` beside it."""
     parts = [f"# {title}", intro]
     for section in sections:
-        parts += [f"## {section.title}", *section.text]
-        parts += [f"![{name}]({name}.png)" for name in section.pictures]
+        parts.append(f"## {section.title}")
+        parts += [part if isinstance(part, str) else _markdown_table(part) for part in section.text]
+        if section.commands:
+            parts.append("\n".join(["```sh", *section.commands, "```"]))
+        for name in section.pictures:
+            caption = section.captions.get(name, "")
+            parts += [f"![{caption or name}]({name}.png)", *([f"*{caption}*"] if caption else [])]
         parts += [_markdown_table(table) for table in section.tables]
     return "\n\n".join(parts) + "\n"
 
@@ -88,13 +106,18 @@ def page(title: str, intro: str, sections: Sequence[Section]) -> str:
     body = [f"<h1>{html.escape(title)}</h1>", f"<p>{_inline(intro)}</p>"]
     for section in sections:
         body.append(f"<h2>{html.escape(section.title)}</h2>")
-        body += [f"<p>{_inline(paragraph)}</p>" for paragraph in section.text]
+        body += [f"<p>{_inline(part)}</p>" if isinstance(part, str) else _html_table(part) for part in section.text]
+        if section.commands:
+            body.append(f'<pre class="scroll">{html.escape(chr(10).join(section.commands))}</pre>')
         for name, figure in section.pictures.items():
             data = base64.b64encode(as_png(figure)).decode()
             wide, tall = figure.get_size_inches()
             shape = ' class="wide"' if wide > _WIDE * tall else ""
+            caption = section.captions.get(name, "")
+            under = f'<figcaption class="under">{_inline(caption)}</figcaption>' if caption else ""
             body.append(
-                f'<div class="scroll"><img{shape} alt="{html.escape(name)}" src="data:image/png;base64,{data}"></div>'
+                f'<figure><div class="scroll"><img{shape} alt="{html.escape(caption or name)}" '
+                f'src="data:image/png;base64,{data}"></div>{under}</figure>'
             )
         body += [_html_table(table) for table in section.tables]
     return (

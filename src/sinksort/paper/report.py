@@ -7,15 +7,31 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from . import sections
+from . import iterations_section
 from .cifar import NETWORKS
+from .classification_section import classification
 from .experiments import EXPERIMENTS
 from .figures import FIGURES
 from .pages import Section, as_png, markdown, page
 from .results import collect, read
+from .sections import quantile_regression
+from .sorting_section import mnist_sort
 from .store import write_atomic
 
 TITLE = "Differentiable ranks and sorting using optimal transport, reproduced"
+
+
+_CAPTIONS = (
+    "Sorting as transport: the assignment, exact transport to three targets, and entropic transport.",
+    (
+        "Ten values, their soft ranks and their soft sorted values as eps grows. Entries 0 and 9 are close: their "
+        "ranks are almost equal at eps = 0.01."
+    ),
+    (
+        "The 30% quantile of 20 values, as the average of what lands on a filler target. The values are in [0, 1] and "
+        "are transported as they are; the paper squashes them."
+    ),
+)
 
 
 def build(out: Path, to: Path) -> list[Path]:
@@ -30,8 +46,8 @@ def build(out: Path, to: Path) -> list[Path]:
     parts = _sections(raw)
     intro = (
         "Numbers are computed from the raw results in `raw/` (one line a run: settings, measurements by epoch, "
-        "machine, versions, times). Build this page again with `sinksort report`; run an experiment with "
-        "`sinksort reproduce NAME`."
+        "machine, versions, commit, times). Each section has the commands that make its runs; those of one section "
+        "need a folder each (`--out`). Build this page again with `sinksort report`."
     )
     for part in parts:
         for name, figure in part.pictures.items():
@@ -44,21 +60,33 @@ def build(out: Path, to: Path) -> list[Path]:
 
 def _sections(raw: Path) -> list[Section]:
     drawn = Section("Figures 1 to 3", pictures={name: draw() for name, (_, draw) in FIGURES.items()})
-    drawn.text = [
-        "Sorting as transport; ranks and sorted values as eps grows; a quantile as what lands on a filler target."
-    ]
-    parts = [drawn]
+    drawn.captions = dict(zip(drawn.pictures, _CAPTIONS, strict=True))
+    drawn.commands = ["sinksort reproduce figures"]
+    parts, appendices = [drawn], []
     for name, experiment in EXPERIMENTS.items():
         units = list(read(raw / f"{name}.jsonl"))
         title = f"{experiment.title} ({experiment.shows})"
         if not units:
             parts.append(Section(title, [f"Not run. To run it: `sinksort reproduce {name}`, then `sinksort report`."]))
+            continue
+        if name == "iterations":
+            made = [iterations_section.section(units)]
         elif name == "quantile-regression":
-            parts.append(sections.quantile_regression(units))
+            made = [quantile_regression(units)]
         elif name == "mnist-sort":
-            parts.append(sections.mnist_sort(units))
+            made = mnist_sort(units)
         else:
             small = units[0]["case"] not in NETWORKS
             title = f"0/1 loss on {units[0]['case']} ({experiment.shows}, in small)" if small else title
-            parts.append(sections.classification(title, units))
-    return parts
+            made = classification(title, units, small=small)
+        parts.append(made[0])
+        appendices += made[1:]
+    changes = raw / "changes.txt"
+    if changes.exists():
+        lines = changes.read_text(encoding="utf-8").splitlines()
+        appendices.append(
+            Section(
+                "Changes of the results", ["Runs that were removed, and numbers that are shown in another way.", *lines]
+            )
+        )
+    return parts + appendices

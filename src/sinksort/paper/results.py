@@ -6,17 +6,19 @@ settings, measurements by epoch, machine, versions and times.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import statistics
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from .datasets import altered
 from .store import Store, write_atomic
 
 Unit = dict[str, Any]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -72,8 +74,16 @@ def _require_right_data(units: Iterable[Unit], folder: Path) -> None:
 
 def _key(unit: Unit) -> tuple[str, str, str, int]:
     """What makes a unit: its settings other than the number of runs, its case, its method and its seed."""
-    knobs = {name: value for name, value in unit["knobs"].items() if name != "runs"}
-    return json.dumps(knobs, sort_keys=True), unit["case"], unit["method"], unit["seed"]
+    return _as_text(unit["knobs"]), unit["case"], unit["method"], unit["seed"]
+
+
+def settings_digest(knobs: dict[str, Any]) -> str:
+    """Twelve digits that are the same for equal settings. How many runs there are is none of them."""
+    return hashlib.sha256(_as_text(knobs).encode()).hexdigest()[:12]
+
+
+def _as_text(knobs: dict[str, Any]) -> str:
+    return json.dumps({name: value for name, value in knobs.items() if name != "runs"}, sort_keys=True)
 
 
 def read(path: Path) -> Iterator[Unit]:
@@ -87,9 +97,9 @@ def read(path: Path) -> Iterator[Unit]:
         raise ValueError(f"{path} has a line that is not JSON ({error}); collect the results again.") from error
 
 
-def groups(units: Iterable[Unit], by: Callable[[Unit], Any]) -> dict[Any, list[Unit]]:
-    """Units that agree in ``by``, in the order in which they come."""
-    found: dict[Any, list[Unit]] = {}
+def groups(units: Iterable[T], by: Callable[[T], Any]) -> dict[Any, list[T]]:
+    """Units, or other things, that agree in ``by``, in the order in which they come."""
+    found: dict[Any, list[T]] = {}
     for unit in units:
         found.setdefault(by(unit), []).append(unit)
     return found

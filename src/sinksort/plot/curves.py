@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from matplotlib.axes import Axes
@@ -73,12 +74,14 @@ def curves(ax: Axes, eps: Tensor, values: Tensor, limits: Tensor, colors: Sequen
     hard_at, name_at, rule_at = 0.14 * first, 0.098 * first, 0.32 * first
     ax.set_xscale("log")
     ax.set_xlim(0.05 * first, 1.2 * last)
-    for column, hard, color, name in zip(values.unbind(-1), limits.tolist(), colors, names, strict=True):
+    heights = _apart(limits)
+    for k, (column, hard, color) in enumerate(zip(values.unbind(-1), limits.tolist(), colors, strict=True)):
         ax.plot(eps.numpy(), column.numpy(), color=color, lw=2.0, zorder=3)
         ax.plot(hard_at, hard, "o", color=color, ms=5.5, zorder=4, clip_on=False)
         if len(names) <= 20:
             behind = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}
-            ax.text(name_at, hard, name, color=INK, fontsize=7.5, ha="right", va="center_baseline", bbox=behind)
+            written: dict[str, Any] = {"fontsize": 7.5, "ha": "right", "va": "center_baseline", "bbox": behind}
+            ax.text(name_at, heights[k], names[k], color=INK, **written)
     ax.axvline(rule_at, color=HAIRLINE, lw=0.8, zorder=0)
     powers = {10.0**k: f"$10^{{{k}}}$" for k in range(-12, 12) if 0.99 * first <= 10.0**k <= 1.01 * last}
     ax.set_xticks([hard_at, *powers], ["hard", *powers.values()])
@@ -86,6 +89,19 @@ def curves(ax: Axes, eps: Tensor, values: Tensor, limits: Tensor, colors: Sequen
     ax.grid(axis="y", color=HAIRLINE, lw=0.5, zorder=0)
     ax.set_axisbelow(True)
     ax.set_xlabel(r"entropy $\varepsilon$")
+
+
+def _apart(limits: Tensor) -> list[float]:
+    """Heights for names beside dots at these heights, so far apart that no name covers another."""
+    ordered = limits.double().sort()
+    gap = 0.042 * (ordered.values[-1] - ordered.values[0]).item()
+    up, down = ordered.values.tolist(), ordered.values.tolist()
+    for k in range(1, len(up)):
+        up[k] = max(up[k], up[k - 1] + gap)
+        down[-1 - k] = min(down[-1 - k], down[-k] - gap)
+    heights = torch.empty_like(ordered.values)
+    heights[ordered.indices] = (torch.tensor(up).to(heights) + torch.tensor(down).to(heights)) / 2
+    return [float(height) for height in heights]
 
 
 def limit(ax: Axes, eps: Tensor, mean: float) -> None:

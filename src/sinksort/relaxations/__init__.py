@@ -13,7 +13,9 @@ method              paper                                          ``strength`` 
 ``bitonic``         the same                                       1 / beta      rank, sort, permutation
 ==================  =============================================  ============  =======================
 
-All of them compute in float64 inside, like the operators, and return the dtype of x.
+Beside them stands ``smooth_topk_svm_loss`` (Berrada, Zisserman, Kumar 2018), a smooth top-k loss without a soft sort.
+
+All relaxations compute in float64 inside, like the operators, and return the dtype of x.
 """
 
 from .api import METHODS, permutation, rank, sort
@@ -24,6 +26,7 @@ from .neuralsort import NeuralSort
 from .pairwise import Pairwise
 from .permutahedron import Permutahedron
 from .softsort import SoftSort
+from .topk_svm import smooth_topk_svm_loss
 from .transport import Transport
 
 __all__ = [
@@ -39,5 +42,6 @@ __all__ = [
     "Transport",
     "permutation",
     "rank",
+    "smooth_topk_svm_loss",
     "sort",
 ]

@@ -3,6 +3,9 @@ retrieval measures", Information Retrieval 2010).
 
 The rank of x_i counts the values below it, r_i = 1 + sum_{j != i} 1[x_j < x_i]; the indicator becomes the logistic
 function 1 / (1 + exp(-(x_i - x_j) / tau)). Ranks always add up to n (n + 1) / 2, because g(u) + g(-u) = 1.
+
+Cuturi et al. (2019) write the operator as A 1_n with A = g(D), where the diagonal holds g(0) = 1/2: there j = i counts
+as half a value below x_i, and the numbers are smaller than these ranks by 1/2.
 """
 
 from __future__ import annotations
