@@ -219,10 +219,10 @@ def test_percentages_in_the_text_were_measured(page, said, loss, setting, method
     assert numbers == [round(100 * measured(loss, setting, method), 1) for method in methods]
 
 
-PAGES = [*DOCS.rglob("*.md"), *ROOT.glob("*.md"), *(ROOT / "benchmarks/results").glob("*.md")]
+ALL_PAGES = [*DOCS.rglob("*.md"), *ROOT.glob("*.md"), *(ROOT / "benchmarks/results").glob("*.md")]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("page", ALL_PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_lead_to_files_of_the_repository(page: Path) -> None:
     """A page is read in the repository, too. ``public.on_the_site`` turns links to files into links to pages."""
     text = re.sub(r"(?s)```.*?```", "", page.read_text(encoding="utf-8"))
