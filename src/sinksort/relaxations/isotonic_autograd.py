@@ -1,0 +1,170 @@
+"""Isotonic regression as a function of torch: an implementation for each device, and gradients in both arguments.
+
+Eager calls run an ``autograd.Function``; ``torch.compile`` sees the operators ``sinksort::isotonic`` and
+``sinksort::isotonic_backward``, which run the same code. What else may be around a call (``torch.func``, forward mode,
+other tracers), and a backward pass that is itself differentiated, take the way of ``isotonic``, ordinary operations.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable
+from typing import Any, Protocol, cast
+
+import torch
+from torch import Tensor
+
+from ..cotangents import one_at_a_time
+from ..modes import ordinary, redefines_operators, unpatched
+from . import isotonic as by_halves
+
+_FILES = {"cpu": "isotonic_numba", "cuda": "isotonic_triton"}
+#: A program of Triton reads a row one entry after the other. Longer rows have work enough for the whole GPU, by halves.
+_LONGEST = {"cpu": 1 << 62, "cuda": 2048}
+
+
+class Implementation(Protocol):
+    """Rows (R, n); w and z may be one row for all."""
+
+    def pooled(self, s: Tensor, w: Tensor, kl: bool, falling: bool) -> Tensor: ...
+    def spread(self, z: Tensor, v: Tensor, c: Tensor, kl: bool) -> Tensor: ...
+
+
+def isotonic(s: Tensor, w: Tensor, kl: bool, falling: bool = False) -> Tensor:
+    """v (..., n), differentiable in s and w (..., n): see the file ``isotonic``.
+
+    ``falling``: v_1 >= ... >= v_n in place of v_1 <= ... <= v_n. A row with a NaN is all NaN.
+    """
+    s, w = torch.broadcast_tensors(s, w)
+    if s.numel() == 0:
+        return s - w
+    if torch.compiler.is_compiling():
+        out: Tensor = _isotonic_op(s, w, kl, falling)
+        return out
+    if ordinary() and not redefines_operators(s):
+        out = _Isotonic.apply(s, w, kl, falling)  # type: ignore[no-untyped-call]
+        return out
+    return by_halves.pooled(s, w, kl, falling)
+
+
+# ---- which implementation
+
+
+def _implementation(t: Tensor) -> Implementation:
+    kind = t.device.type
+    compiled = None
+    if t.dtype in (torch.float32, torch.float64) and t.shape[-1] <= _LONGEST.get(kind, 0):
+        compiled = _compiled(_FILES[kind])
+    return compiled or cast("Implementation", by_halves)
+
+
+@functools.cache
+def _compiled(name: str) -> Implementation | None:
+    """None where the package behind it is not installed, and on AMD's devices, where the kernel has never run."""
+    if name == _FILES["cuda"] and torch.version.hip is not None:
+        return None
+    try:
+        with unpatched():  # a compiler may be tracing
+            return cast("Implementation", importlib.import_module(f"{__package__}.{name}"))
+    except ImportError:
+        return None
+
+
+def _pooled(s: Tensor, w: Tensor, kl: bool, falling: bool) -> Tensor:
+    v = _implementation(s).pooled(_rows(s), _rows(w, len_may_be_one=True), kl, falling)
+    return v.reshape(s.shape)
+
+
+def _spread(z: Tensor, v: Tensor, c: Tensor, kl: bool) -> Tensor:
+    out = _implementation(v).spread(_rows(z, len_may_be_one=True), _rows(v), _rows(c), kl)
+    return out.reshape(v.shape)
+
+
+def _rows(t: Tensor, len_may_be_one: bool = False) -> Tensor:
+    """(R, n), or (1, n) if all rows are the same memory."""
+    if len_may_be_one and not any(t.stride()[:-1]):
+        t = t[(0,) * (t.ndim - 1)]
+    return t.reshape(-1, t.shape[-1])
+
+
+# ---- gradients
+
+
+def _gradients(
+    s: Tensor, w: Tensor, v: Tensor, c: Tensor, kl: bool, needed: tuple[bool, ...], shared_out: Callable[..., Tensor]
+) -> tuple[Tensor | None, Tensor | None]:
+    of_s = shared_out(s, v, c, kl) if needed[0] else None
+    if not needed[1]:
+        return of_s, None
+    return of_s, -(of_s if of_s is not None and not kl else shared_out(w, v, c, kl))
+
+
+class _Isotonic(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, s: Tensor, w: Tensor, kl: bool, falling: bool) -> Tensor:
+        v = _pooled(s, w, kl, falling)
+        ctx.save_for_backward(s, w, v)
+        ctx.kl = kl
+        return v
+
+    @staticmethod
+    @one_at_a_time
+    def backward(ctx: Any, c: Tensor) -> tuple[Tensor | None, ...]:
+        s, w, v = ctx.saved_tensors
+        again = torch.is_grad_enabled()  # the caller will differentiate this once more
+        shared_out = by_halves.spread if again else _spread
+        return *_gradients(s, w, v.detach(), c, ctx.kl, ctx.needs_input_grad[:2], shared_out), None, None
+
+
+# ---- compilers
+
+
+@torch.library.custom_op("sinksort::isotonic", mutates_args=())
+def _isotonic_op(s: Tensor, w: Tensor, kl: bool, falling: bool) -> Tensor:
+    return _pooled(s, w, kl, falling)
+
+
+@torch.library.custom_op("sinksort::isotonic_backward", mutates_args=())
+def _spread_op(z: Tensor, v: Tensor, c: Tensor, kl: bool) -> Tensor:
+    return _spread(z, v, c, kl)
+
+
+@_isotonic_op.register_fake
+def _(s: Tensor, _w: Tensor, _kl: bool, _falling: bool) -> Tensor:
+    return s.new_empty(s.shape)
+
+
+@_spread_op.register_fake
+def _(_z: Tensor, v: Tensor, _c: Tensor, _kl: bool) -> Tensor:
+    return v.new_empty(v.shape)
+
+
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs[:2], output)
+    ctx.kl = inputs[2]
+
+
+def _backward(ctx: Any, c: Tensor) -> tuple[Tensor | None, ...]:
+    return *_gradients(*ctx.saved_tensors, c, ctx.kl, ctx.needs_input_grad[:2], _spread_op), None, None
+
+
+_isotonic_op.register_autograd(_backward, setup_context=_remember)
+
+
+def _vmapped(op: Callable[..., Tensor]) -> Callable[..., tuple[Tensor, int]]:
+    """Rows are whatever stands before the last dimension: a new dimension is one more of these."""
+
+    def rule(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:
+        def to_front(t: Any, at: int | None) -> Any:
+            if not isinstance(t, Tensor):
+                return t
+            return t.movedim(at, 0) if at is not None else t.expand(info.batch_size, *t.shape)
+
+        return op(*map(to_front, args, in_dims)), 0
+
+    return rule
+
+
+_isotonic_op.register_vmap(_vmapped(_isotonic_op))
+_spread_op.register_vmap(_vmapped(_spread_op))
