@@ -36,7 +36,8 @@ def isotonic(s: Tensor, w: Tensor, kl: bool, falling: bool = False) -> Tensor:
 
     ``falling``: v_1 >= ... >= v_n in place of v_1 <= ... <= v_n. A row with a NaN is all NaN.
     """
-    s, w = torch.broadcast_tensors(s, w)
+    if s.shape != w.shape:
+        s, w = torch.broadcast_tensors(s, w)
     if s.numel() == 0:
         return s - w
     if torch.compiler.is_compiling():
