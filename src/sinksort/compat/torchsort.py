@@ -16,7 +16,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ._projection import Strength, checked, ranks, sorted_values
+from ._arguments import Strength, checked
+from ._projection import ranks, sorted_values
 
 __all__ = ["soft_rank", "soft_sort"]
 

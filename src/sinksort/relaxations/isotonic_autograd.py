@@ -41,12 +41,12 @@ def isotonic(s: Tensor, w: Tensor, kl: bool, falling: bool = False) -> Tensor:
     if s.numel() == 0:
         return s - w
     if torch.compiler.is_compiling():
-        out: Tensor = _isotonic_op(s, w, kl, falling)
-        return out
-    if ordinary() and not redefines_operators(s):
-        out = _Isotonic.apply(s, w, kl, falling)  # type: ignore[no-untyped-call]
-        return out
-    return by_halves.pooled(s, w, kl, falling)
+        found: Tensor = _isotonic_op(s, w, kl, falling)
+    elif ordinary() and not redefines_operators(s):
+        found = _Isotonic.apply(s, w, kl, falling)  # type: ignore[no-untyped-call]
+    else:
+        found = by_halves.pooled(s, w, kl, falling)
+    return found
 
 
 # ---- which implementation
@@ -72,12 +72,14 @@ def _compiled(name: str) -> Implementation | None:
         return None
 
 
-def _pooled(s: Tensor, w: Tensor, kl: bool, falling: bool) -> Tensor:
+def pooled(s: Tensor, w: Tensor, kl: bool, falling: bool) -> Tensor:
+    """``isotonic`` without a gradient, for s and w (..., n) of one shape."""
     v = _implementation(s).pooled(_rows(s), _rows(w, len_may_be_one=True), kl, falling)
     return v.reshape(s.shape)
 
 
-def _spread(z: Tensor, v: Tensor, c: Tensor, kl: bool) -> Tensor:
+def spread(z: Tensor, v: Tensor, c: Tensor, kl: bool) -> Tensor:
+    """For each entry its share of the total of c in its block of v: the gradient in z = s, or minus that in z = w."""
     out = _implementation(v).spread(_rows(z, len_may_be_one=True), _rows(v), _rows(c), kl)
     return out.reshape(v.shape)
 
@@ -104,7 +106,7 @@ def _gradients(
 class _Isotonic(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, s: Tensor, w: Tensor, kl: bool, falling: bool) -> Tensor:
-        v = _pooled(s, w, kl, falling)
+        v = pooled(s, w, kl, falling)
         ctx.save_for_backward(s, w, v)
         ctx.kl = kl
         return v
@@ -114,7 +116,7 @@ class _Isotonic(torch.autograd.Function):
     def backward(ctx: Any, c: Tensor) -> tuple[Tensor | None, ...]:
         s, w, v = ctx.saved_tensors
         again = torch.is_grad_enabled()  # the caller will differentiate this once more
-        shared_out = by_halves.spread if again else _spread
+        shared_out = by_halves.spread if again else spread
         return *_gradients(s, w, v.detach(), c, ctx.kl, ctx.needs_input_grad[:2], shared_out), None, None
 
 
@@ -123,12 +125,12 @@ class _Isotonic(torch.autograd.Function):
 
 @torch.library.custom_op("sinksort::isotonic", mutates_args=())
 def _isotonic_op(s: Tensor, w: Tensor, kl: bool, falling: bool) -> Tensor:
-    return _pooled(s, w, kl, falling)
+    return pooled(s, w, kl, falling)
 
 
 @torch.library.custom_op("sinksort::isotonic_backward", mutates_args=())
 def _spread_op(z: Tensor, v: Tensor, c: Tensor, kl: bool) -> Tensor:
-    return _spread(z, v, c, kl)
+    return spread(z, v, c, kl)
 
 
 @_isotonic_op.register_fake
@@ -147,7 +149,8 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def _backward(ctx: Any, c: Tensor) -> tuple[Tensor | None, ...]:
-    return *_gradients(*ctx.saved_tensors, c, ctx.kl, ctx.needs_input_grad[:2], _spread_op), None, None
+    s, w, v = ctx.saved_tensors
+    return *_gradients(s, w, v, c, ctx.kl, ctx.needs_input_grad[:2], _spread_op), None, None
 
 
 _isotonic_op.register_autograd(_backward, setup_context=_remember)

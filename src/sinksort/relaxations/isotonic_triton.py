@@ -2,7 +2,7 @@
 
 What     ``pooled``: (s, w) -> v. ``spread``: each block's total of c, shared out among its entries. See ``isotonic``.
 When     Rows of float32 or float64 on CUDA, up to 2048 values; longer rows go by halves, in torch.
-Why      One launch each way; by halves a row takes some thirty launches for each doubling of its length.
+Why      One launch each way; by halves rows of 100 values take 1,600 operators of torch.
 Keeps    Nothing. The backward pass finds the blocks again, in v.
 
 The algorithm is that of ``isotonic_numba``. A program is one warp whose threads all do the same. The last block is in

@@ -1,7 +1,7 @@
 """Soft ranks and sorts with the names, arguments and answers of fast-soft-sort.
 
 ``numpy_ops`` works on arrays of one dimension, ``pytorch_ops`` on tensors of two. The whole migration is one line:
-``from sinksort.compat.fast_soft_sort import numpy_ops, pytorch_ops``. The operators for JAX and TensorFlow are not here.
+``from sinksort.compat.fast_soft_sort import numpy_ops, pytorch_ops``. Operators for JAX and TensorFlow are not here.
 """
 
 from . import numpy_ops, pytorch_ops

@@ -13,7 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from ...relaxations.isotonic_autograd import isotonic
-from .._projection import check_direction, check_regularization, check_strength, ranks, sorted_values
+from .._arguments import check_direction, check_regularization, check_strength
+from .._projection import ranks, sorted_values
 
 __all__ = [
     "Isotonic",
@@ -92,7 +93,7 @@ def _tensor(values: ArrayLike, name: str) -> Tensor:
 
 
 def _array(t: Tensor) -> Array:
-    return t.detach().numpy().copy()
+    return np.array(t.detach().numpy())
 
 
 def _falling(size: int) -> NDArray[np.int64]:
@@ -150,9 +151,7 @@ class Projection(_Operator):
     array([1.25, 3.  , 1.75])
     """
 
-    def __init__(
-        self, input_theta: ArrayLike, input_w: ArrayLike | None = None, regularization: str = "l2"
-    ) -> None:
+    def __init__(self, input_theta: ArrayLike, input_w: ArrayLike | None = None, regularization: str = "l2") -> None:
         check_regularization(regularization)
         super().__init__(input_theta, "input_theta")
         w = _falling(self.size) if input_w is None else input_w

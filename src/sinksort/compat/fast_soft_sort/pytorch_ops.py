@@ -9,7 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .._projection import Strength, check_direction, checked, ranks, sorted_values
+from .._arguments import Strength, check_direction, checked
+from .._projection import ranks, sorted_values
 
 __all__ = ["soft_rank", "soft_sort"]
 
