@@ -174,7 +174,8 @@ def spread_row(
         for at in range(begin, end, BLOCK):
             entry = at + tl.arange(0, BLOCK)
             if KL:
-                part = total * tl.exp(tl.load(z + entry, mask=entry < end, other=0.0).to(tl.float64) - top) / mass
+                here = tl.load(z + entry, mask=entry < end, other=float("-inf")).to(tl.float64)
+                part = total * tl.exp(here - top) / mass
             else:
                 part = tl.zeros((BLOCK,), tl.float64) + share
             tl.store(out + entry, part.to(out.dtype.element_ty), mask=entry < end)
