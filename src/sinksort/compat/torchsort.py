@@ -49,7 +49,7 @@ def soft_sort(values: Tensor, regularization: str = "l2", regularization_strengt
     >>> import torch
     >>> import sinksort.compat.torchsort as torchsort
     >>> torchsort.soft_sort(torch.tensor([[5.0, 1.0, 2.0]]), regularization_strength=0.5)
-    tensor([[1.3333, 2.3333, 4.3333]])
+    tensor([[1.0000, 2.5000, 4.5000]])
     """
     rows = checked(values, regularization_strength, regularization, torch.get_default_dtype())
     return sorted_values(rows, regularization_strength, regularization)

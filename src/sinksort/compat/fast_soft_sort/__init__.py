@@ -3,7 +3,3 @@
 ``numpy_ops`` works on arrays of one dimension, ``pytorch_ops`` on tensors of two. The whole migration is one line:
 ``from sinksort.compat.fast_soft_sort import numpy_ops, pytorch_ops``. Operators for JAX and TensorFlow are not here.
 """
-
-from . import numpy_ops, pytorch_ops
-
-__all__ = ["numpy_ops", "pytorch_ops"]

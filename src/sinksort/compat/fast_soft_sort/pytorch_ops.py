@@ -50,14 +50,14 @@ def soft_sort(
     regularization_strength: Strength = 1.0,
     regularization: str = "l2",
 ) -> Tensor:
-    """Soft sorted values of each row; arguments as for ``soft_rank``.
+    """Soft sorted values of each row, in float64 as in the original; arguments as for ``soft_rank``.
 
     >>> import torch
     >>> from sinksort.compat.fast_soft_sort import pytorch_ops
     >>> values = torch.tensor([[5.0, 1.0, 2.0]])
     >>> pytorch_ops.soft_sort(values, direction="DESCENDING", regularization_strength=0.5)
-    tensor([[4.3333, 2.3333, 1.3333]])
+    tensor([[4.5000, 2.5000, 1.0000]], dtype=torch.float64)
     """
     check_direction(direction)
     rows = checked(values, regularization_strength, regularization, torch.float64)
-    return sorted_values(rows, regularization_strength, regularization, direction == "DESCENDING")
+    return sorted_values(rows.double(), regularization_strength, regularization, direction == "DESCENDING")
