@@ -41,7 +41,8 @@ def check_direction(direction: object) -> None:
 
 
 def check_strength(strength: object, rows: int) -> None:
-    name, fix = "regularization_strength", "a small strength such as 1e-6 is as good as a hard sort."
+    name = "regularization_strength"
+    fix = "for a hard sort use torch.sort, and for the other direction negate the values."
     if isinstance(strength, Tensor):
         if strength.numel() != 1 and tuple(strength.shape) != (rows, 1):
             raise ValueError(
