@@ -40,10 +40,10 @@ def isotonic(s: Tensor, w: Tensor, kl: bool, falling: bool = False) -> Tensor:
         s, w = torch.broadcast_tensors(s, w)
     if s.numel() == 0:
         return s - w
-    if torch.compiler.is_compiling():
-        found: Tensor = _isotonic_op(s, w, kl, falling)
-    elif ordinary() and not redefines_operators(s):
-        found = _Isotonic.apply(s, w, kl, falling)  # type: ignore[no-untyped-call]
+    if ordinary() and not redefines_operators(s):
+        found: Tensor = _Isotonic.apply(s, w, kl, falling)  # type: ignore[no-untyped-call]
+    elif torch.compiler.is_compiling():
+        found = _isotonic_op(s, w, kl, falling)
     else:
         found = by_halves.pooled(s, w, kl, falling)
     return found
@@ -86,9 +86,10 @@ def spread(z: Tensor, v: Tensor, c: Tensor, kl: bool) -> Tensor:
 
 def _rows(t: Tensor, len_may_be_one: bool = False) -> Tensor:
     """(R, n), or (1, n) if all rows are the same memory."""
-    if len_may_be_one and not any(t.stride()[:-1]):
-        t = t[(0,) * (t.ndim - 1)]
-    return t.reshape(-1, t.shape[-1])
+    if t.ndim != 2:
+        one = len_may_be_one and not any(t.stride()[:-1])
+        return (t[(0,) * (t.ndim - 1)] if one else t).reshape(-1, t.shape[-1])
+    return t[:1] if len_may_be_one and t.stride(0) == 0 else t
 
 
 # ---- gradients
