@@ -1,5 +1,6 @@
 """Isotonic regression: three implementations against formulas without pooling, its gradients, and tracers."""
 
+import importlib.util
 import itertools
 import json
 import os
@@ -39,8 +40,8 @@ class OnDevice:
 def implementation(name):
     if name == "isotonic_triton":
         pytest.importorskip("triton", reason="Triton is made for Linux only")
-        return OnDevice(isotonic_autograd._compiled(name), DEVICES[-1])
-    return by_halves if name == "isotonic" else isotonic_autograd._compiled(name)
+        return OnDevice(isotonic_autograd._compiled("triton"), DEVICES[-1])
+    return by_halves if name == "isotonic" else isotonic_autograd._compiled("numba")
 
 
 def rows(*shape, seed=0, dtype=WIDE):
@@ -190,14 +191,26 @@ def test_answers_do_not_depend_on_the_number_of_threads():
         torch.set_num_threads(before)
 
 
-def test_without_numba_answers_and_gradients_are_the_same(monkeypatch):
+@pytest.fixture
+def nothing_installed(monkeypatch):
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *a: None if name in ("numba", "triton") else real(name, *a)
+    )
+    isotonic_autograd._compiled.cache_clear()
+    yield
+    isotonic_autograd._compiled.cache_clear()
+
+
+def test_without_numba_answers_and_gradients_are_the_same(request):
     def both():
         s, w = rows(3, 30).requires_grad_(), rows(3, 30, seed=1).requires_grad_()
         out = [isotonic(s, w, kl, falling) for kl in (False, True) for falling in (False, True)]
         return [*out, *torch.autograd.grad(sum((o * rows(3, 30, seed=2)).sum() for o in out), (s, w))]
 
     with_numba = both()
-    monkeypatch.setattr(isotonic_autograd, "_compiled", lambda name: None)
+    request.getfixturevalue("nothing_installed")
+    assert isotonic_autograd._compiled("numba") is None
     for found, expected in zip(both(), with_numba, strict=True):
         torch.testing.assert_close(found, expected)
 

@@ -1,14 +1,14 @@
 """Isotonic regression as a function of torch: an implementation for each device, and gradients in both arguments.
 
 Eager calls run an ``autograd.Function``; ``torch.compile`` sees the operators ``sinksort::isotonic`` and
-``sinksort::isotonic_backward``, which run the same code. What else may be around a call (``torch.func``, forward mode,
-other tracers), and a backward pass that is itself differentiated, take the way of ``isotonic``, ordinary operations.
+``sinksort::isotonic_backward``, which run the same code. All other calls (under ``torch.func``, forward mode and other
+tracers), and backward passes that are differentiated themselves, use ``isotonic``, which is ordinary operations only.
 """
 
 from __future__ import annotations
 
 import functools
-import importlib
+import importlib.util
 from collections.abc import Callable
 from typing import Any, Protocol, cast
 
@@ -19,7 +19,7 @@ from ..cotangents import one_at_a_time
 from ..modes import ordinary, redefines_operators, unpatched
 from . import isotonic as by_halves
 
-_FILES = {"cpu": "isotonic_numba", "cuda": "isotonic_triton"}
+_COMPILERS = {"cpu": "numba", "cuda": "triton"}
 #: A program of Triton reads a row one entry after the other. Longer rows have work enough for the whole GPU, by halves.
 _LONGEST = {"cpu": 1 << 62, "cuda": 2048}
 
@@ -56,20 +56,24 @@ def _implementation(t: Tensor) -> Implementation:
     kind = t.device.type
     compiled = None
     if t.dtype in (torch.float32, torch.float64) and t.shape[-1] <= _LONGEST.get(kind, 0):
-        compiled = _compiled(_FILES[kind])
+        compiled = _compiled(_COMPILERS[kind])
     return compiled or cast("Implementation", by_halves)
 
 
 @functools.cache
-def _compiled(name: str) -> Implementation | None:
-    """None where the package behind it is not installed, and on AMD's devices, where the kernel has never run."""
-    if name == _FILES["cuda"] and torch.version.hip is not None:
+def _compiled(compiler: str) -> Implementation | None:
+    """None where the compiler is not installed, and on AMD's devices, where the kernel of Triton has never run."""
+    if not _installed(compiler) or (compiler == "triton" and torch.version.hip is not None):
         return None
+    with unpatched():  # a program may be traced at this moment
+        return cast("Implementation", importlib.import_module(f"{__package__}.isotonic_{compiler}"))
+
+
+def _installed(package: str) -> bool:
     try:
-        with unpatched():  # a compiler may be tracing
-            return cast("Implementation", importlib.import_module(f"{__package__}.{name}"))
-    except ImportError:
-        return None
+        return importlib.util.find_spec(package) is not None
+    except ValueError:  # somebody has put None in its place
+        return False
 
 
 def pooled(s: Tensor, w: Tensor, kl: bool, falling: bool) -> Tensor:
