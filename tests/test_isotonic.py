@@ -75,6 +75,16 @@ def test_solution_is_the_minimax_of_pooled_values(name, kl, falling, n):
     np.testing.assert_allclose(v.numpy(), np.stack(expected), atol=1e-12)
 
 
+@pytest.mark.parametrize("name", IMPLEMENTATIONS)
+@pytest.mark.parametrize("kl", [False, True])
+def test_one_row_may_stand_for_all(name, kl):
+    s, w, c = rows(4, 9), rows(1, 9, seed=1), rows(4, 9, seed=2)
+    v = implementation(name).pooled(s, w, kl, False)
+    torch.testing.assert_close(v, implementation(name).pooled(s, w.repeat(4, 1), kl, False))
+    shared_out = implementation(name).spread(w, v, c, kl)
+    torch.testing.assert_close(shared_out, implementation(name).spread(w.repeat(4, 1), v, c, kl))
+
+
 @pytest.mark.parametrize("name", ["isotonic", "isotonic_numba"])
 @pytest.mark.parametrize("n", [100, 3000])
 def test_long_rows_are_those_of_scikit_learn(name, n):
@@ -204,7 +214,7 @@ def nothing_installed(monkeypatch):
 
 def test_without_numba_answers_and_gradients_are_the_same(request):
     def both():
-        s, w = rows(3, 30).requires_grad_(), rows(3, 30, seed=1).requires_grad_()
+        s, w = rows(3, 30).requires_grad_(), rows(30, seed=1).requires_grad_()
         out = [isotonic(s, w, kl, falling) for kl in (False, True) for falling in (False, True)]
         return [*out, *torch.autograd.grad(sum((o * rows(3, 30, seed=2)).sum() for o in out), (s, w))]
 

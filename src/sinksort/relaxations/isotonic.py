@@ -42,12 +42,12 @@ TOGETHER = 1e-9
 
 
 def pooled(s: Tensor, w: Tensor, kl: bool, falling: bool) -> Tensor:
-    """The solution v for rows s and w (..., n) of one shape, computed in float64; ``falling``: v_1 >= ... >= v_n.
+    """The solution v for rows s (..., n) and w, computed in float64; ``falling``: v_1 >= ... >= v_n.
 
     A row with a NaN is all NaN, and so is a row in which infinite entries leave no solution. Differentiable.
     """
     wide = wide_dtype(s.device)
-    a, b = s.to(wide), w.to(wide)
+    a, b = s.to(wide), w.to(wide).expand_as(s)
     if falling:
         a, b = a.flip(-1), b.flip(-1)
     v = block_values(a, b, isotonic_blocks(a.detach(), b.detach(), kl), kl)
@@ -65,7 +65,8 @@ def spread(z: Tensor, v: Tensor, c: Tensor, kl: bool) -> Tensor:
     first = torch.where(alike, 0, index).cummax(-1).values
     total = _total(c.to(wide) * torch.where(v.detach().isnan(), torch.nan, 1.0), first).gather(-1, first)
     if kl:
-        shares = (z.to(wide) - _log_total(z.to(wide), first)).exp()
+        z = z.to(wide).expand_as(v)
+        shares = (z - _log_total(z, first)).exp()
     else:
         shares = _total(torch.ones_like(total), first).gather(-1, first).reciprocal()
     return (total * shares).to(v.dtype)
