@@ -35,7 +35,7 @@ suite: $(READY)
 browser-test: $(READY)
 	@$(BIN)/python -c 'import sys; from tests.browsers import CHROMIUM, NAMES; sys.exit(CHROMIUM is None and \
 		"none of these browsers is installed: " + ", ".join(NAMES) + " (Debian: apt-get install chromium)")'
-	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 tests/test_explore_browser.py
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 tests/explore/test_browser.py
 
 demo: $(READY)
 	@$(BIN)/python -m sinksort.paper demo --out out

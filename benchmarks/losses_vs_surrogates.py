@@ -16,13 +16,13 @@ from pathlib import Path
 
 import numpy as np
 import scipy
-import sklearn
 import torch
 from loss_tasks import OURS, TASKS, Task, run
 from rich.progress import track
 from scipy import stats
 
 import sinksort
+import sklearn
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"

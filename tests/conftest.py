@@ -28,20 +28,20 @@ settings.register_profile("sinksort", deadline=None, derandomize=True, max_examp
 settings.load_profile("sinksort")
 
 #: The page is tested in a browser where there is one; the server behind it is tested everywhere.
-collect_ignore = [] if CHROMIUM else ["test_explore_browser.py"]
+collect_ignore = [] if CHROMIUM else ["explore/test_browser.py"]
 collect_ignore += ["mutants"]  # a plugin for a pytest of its own, which limits the memory of its process
 
 
 def pytest_report_header() -> str:
     return (
-        f"browser: {CHROMIUM}" if CHROMIUM else "browser: no chromium found, test_explore_browser.py is not collected"
+        f"browser: {CHROMIUM}" if CHROMIUM else "browser: no chromium found, explore/test_browser.py is not collected"
     )
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """No test begins before every worker has been here."""
     worker: dict[str, Any] | None = getattr(session.config, "workerinput", None)
-    if worker and any(item.path.name.startswith("test_kernels_numba") for item in session.items):
+    if worker and any(item.path.parent.name == "cpu" for item in session.items):
         compile_share(int(worker["workerid"].removeprefix("gw")), worker["workercount"])
 
 

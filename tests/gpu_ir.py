@@ -30,9 +30,12 @@ from triton.backends.compiler import GPUTarget
 from triton.backends.driver import DriverBase
 from triton.backends.nvidia.compiler import CUDABackend
 
-from sinksort.kernels import triton_launch, triton_long, triton_long_late_launch, triton_rows
-from sinksort.kernels.asks import Ask
-from sinksort.kernels.tables import default_targets
+from sinksort.kernels.contract import Ask
+from sinksort.kernels.gpu import long
+from sinksort.kernels.gpu import rows as triton_rows
+from sinksort.kernels.gpu.engine import launch as triton_launch
+from sinksort.kernels.gpu.exact import pieces_launch
+from sinksort.kernels.targets import default_targets
 from tests.sources import triton_entry_points
 
 _MULTIPROCESSORS = 132  #: of an H100
@@ -118,7 +121,7 @@ def _watch() -> list[Kernel]:
         self._made.append((None, programs, args, []))
 
     triton_launch.Recorder._make = make
-    triton_long_late_launch.programs_of = lambda _device: _MULTIPROCESSORS
+    pieces_launch.programs_of = lambda _device: _MULTIPROCESSORS
     triton.runtime.driver.set_active(_Driver())
     return kernels
 
@@ -159,9 +162,9 @@ def cases() -> Iterator[tuple[str, Callable[[], None]]]:
                 continue
             ask = _ask(n, K, eps, weighted=weighted, rows=1 if n > 5000 else 4)
             kind = f"{K} targets, {n} values, eps {eps:g}{', weights' if weighted else ''}"
-            yield f"averages of {kind}", lambda a=ask: _both_ways(triton_long, a, None)
+            yield f"averages of {kind}", lambda a=ask: _both_ways(long, a, None)
             if K < 4:
-                yield f"shares of {kind}", lambda a=ask: _both_ways(triton_long, a, a.y)
+                yield f"shares of {kind}", lambda a=ask: _both_ways(long, a, a.y)
     for n in (10, 32, 100):
         ask = _ask(n, n, 1e-2)
         yield f"ranks of {n} values", lambda a=ask: _both_ways(triton_rows, a, a.y)
@@ -170,11 +173,11 @@ def cases() -> Iterator[tuple[str, Callable[[], None]]]:
     yield "sort of 300 values to 200", lambda: _both_ways(triton_rows, _ask(300, 200, 1e-2), None)
     yield "ranks of 200 values", lambda: _both_ways(triton_rows, *_ranks(200, 64))
     yield "ranks of 1000 values", lambda: _both_ways(triton_rows, *_ranks(1000, 40))
-    yield "ranks of 10000 values", lambda: _both_ways(triton_long, *_ranks(10_000, 40))
-    yield "ranks of a million values", lambda: _both_ways(triton_long, *_ranks(1_000_000, 40, rows=1))
+    yield "ranks of 10000 values", lambda: _both_ways(long, *_ranks(10_000, 40))
+    yield "ranks of a million values", lambda: _both_ways(long, *_ranks(1_000_000, 40, rows=1))
     for K in (2, 3):  # more values in all rows than programs share
         ask = _ask(_MANY, K, 1e-2, rows=512)
-        yield f"averages of {K} targets, many long rows", lambda a=ask: _both_ways(triton_long, a, None)
+        yield f"averages of {K} targets, many long rows", lambda a=ask: _both_ways(long, a, None)
     yield "logarithms of plans", _logs
 
 
@@ -187,7 +190,7 @@ def variants() -> Iterator[tuple[str, Callable[[], None]]]:
         ("bfloat16", lambda _: {"dtype": torch.bfloat16}),
         ("an eps for each row", lambda _: {"eps": torch.full((4,), 1e-2)}),
     ):
-        for kernels, n, nodes in ((triton_rows, 200, 64), (triton_rows, 1000, 40), (triton_long, 10_000, 40)):
+        for kernels, n, nodes in ((triton_rows, 200, 64), (triton_rows, 1000, 40), (long, 10_000, 40)):
             posed = _ranks(n, nodes, **other(n))
             yield f"ranks of {n} values, {what}", lambda k=kernels, p=posed: _both_ways(k, *p)
     for nodes in (56, 112):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sinksort.squash import normalize
+from sinksort.core.squash import normalize
 
 
 def threshold(x: Tensor, a: Tensor, b: Tensor, s: float) -> Tensor:

@@ -13,8 +13,8 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from sinksort.kernels.triton_held_tiles import indices, over_targets, over_values
-from sinksort.kernels.triton_sums import agreed_sum
+from sinksort.kernels.gpu.engine.sums import agreed_sum
+from sinksort.kernels.gpu.engine.tiles import indices, over_targets, over_values
 
 
 @triton.jit

@@ -9,6 +9,20 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "src" / "sinksort"
 KERNELS = PACKAGE / "kernels"
+#: The rooms of the package. A room imports itself and rooms that stand before it.
+LAYERS = (
+    "core",
+    "linear",
+    "kernels",
+    "operators",
+    "losses schedules relaxations distributed streaming",
+    "nn sklearn compat",
+    "snapshot",
+    "show plot",
+    "paper",
+    "explore",
+    "__main__",
+)
 
 
 @functools.cache

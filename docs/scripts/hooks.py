@@ -66,7 +66,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
-    return markdown if page.file.src_uri.startswith("reference/") else public.linked(markdown)
+    return markdown if page.file.src_uri.startswith("reference/") else public.linked(public.on_the_site(markdown))
 
 
 def on_page_content(html: str, **_: object) -> str:
@@ -97,8 +97,9 @@ def reference(module: str) -> str:
         parts.append(f"## Options\n\n::: sinksort.operators\n    options: {{{hidden}}}")
     sections: dict[str, list[str]] = {}
     for name in names:
-        defined = public.package()[f"{module}.{name}".removeprefix("sinksort.")].canonical_path.split(".")[1]
-        title = SECTIONS.get(defined, "Checks") if module == "sinksort" else "Names"
+        path = public.package()[f"{module}.{name}".removeprefix("sinksort.")].canonical_path.split(".")
+        known = (SECTIONS[part] for part in path if part in SECTIONS)
+        title = next(known, "Checks") if module == "sinksort" else "Names"
         sections.setdefault(title, []).append(name)
     for title in [*dict.fromkeys(SECTIONS.values()), "Checks", "Names"]:
         if title in sections:

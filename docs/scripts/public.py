@@ -11,7 +11,7 @@ import griffe
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Behind the public names; what is public of them is so in ``sinksort`` itself.
-ROOMS = ("sinksort.operators", "sinksort.solvers", "sinksort.kernels")
+ROOMS = ("sinksort.operators", "sinksort.core.solvers", "sinksort.kernels")
 #: Words of everyday language, or names that the operators have too: these link only when written in full.
 IN_FULL = ("sinksort.relaxations", "sinksort.distributed", "sinksort.streaming", "sinksort.plot", "sinksort.compat")
 #: A code span that is nothing but a name, or a call of it; not one that is a link already.
@@ -81,24 +81,39 @@ def link_targets() -> dict[str, str]:
 
 #: Behind the public names, for the page on the mathematics.
 INTERNALS = (
-    "sinksort.squash.normalize",
-    "sinksort.squash.standardize",
-    "sinksort.problem.pose",
-    "sinksort.problem.Problem",
-    "sinksort.solvers.start.staircase_potentials",
-    "sinksort.semidual",
-    "sinksort.semidual.c_transform",
-    "sinksort.semidual.log_density",
-    "sinksort.semidual.column_sums",
-    "sinksort.semidual.hessian_factor",
-    "sinksort.semidual.newton_step",
-    "sinksort.solvers.newton.newton_loop",
-    "sinksort.gradients",
-    "sinksort.gradients.attach",
-    "sinksort.rules",
-    "sinksort.grid",
-    "sinksort.banded",
+    "sinksort.core.squash.normalize",
+    "sinksort.core.squash.standardize",
+    "sinksort.core.problem.pose",
+    "sinksort.core.problem.Problem",
+    "sinksort.core.solvers.start.staircase_potentials",
+    "sinksort.core.semidual",
+    "sinksort.core.semidual.c_transform",
+    "sinksort.core.semidual.log_density",
+    "sinksort.core.semidual.column_sums",
+    "sinksort.core.semidual.hessian_factor",
+    "sinksort.core.semidual.newton_step",
+    "sinksort.core.solvers.newton.newton_loop",
+    "sinksort.core.gradients",
+    "sinksort.core.gradients.attach",
+    "sinksort.linear.rules",
+    "sinksort.linear.grid",
+    "sinksort.linear.band.blocks",
 )
+
+
+#: A link to a file of the repository -> where the same is on the site.
+ON_THE_SITE = (
+    (re.compile(r"\]\(((?:\.\./)*)\.\./benchmarks/results/"), r"](\1benchmarks/"),
+    (re.compile(r"\]\(((?:\.\./)*)\.\./src/sinksort/operators/__init__\.py\)"), r"](\1reference/sinksort.md#options)"),
+    (re.compile(r"(\]\([^)\s]*notebooks/[^)\s]+)\.ipynb\)"), r"\1.md)"),
+)
+
+
+def on_the_site(text: str) -> str:
+    """Markdown whose links lead to pages of the site. As it is written, they lead to files of the repository."""
+    for pattern, there in ON_THE_SITE:
+        text = pattern.sub(there, text)
+    return text
 
 
 def linked(text: str) -> str:

@@ -3,10 +3,13 @@
 After "Differentiable Ranks and Sorting using Optimal Transport" (Cuturi, Teboul, Vert, 2019).
 """
 
-from ._checks import value_checks
-from .costs import Huber, Power
-from .kantorovich import kantorovich_rank, kantorovich_sort
-from .kernels import last_backend
+from .core.checks import value_checks
+from .core.costs import Huber, Power
+from .core.kantorovich import kantorovich_rank, kantorovich_sort
+from .core.plan import Plan
+from .core.solvers import Newton, Sinkhorn
+from .kernels import compile, last_backend  # noqa: A004 - as torch.compile
+from .linear.smooth import SmoothPlan
 from .operators import (
     TopK,
     quantile_normalize,
@@ -21,9 +24,6 @@ from .operators import (
     sort_with,
     transport,
 )
-from .plan import Plan
-from .smooth import SmoothPlan
-from .solvers import Newton, Sinkhorn
 
 __version__ = "0.1.0"
 
@@ -35,6 +35,7 @@ __all__ = [
     "Sinkhorn",
     "SmoothPlan",
     "TopK",
+    "compile",
     "kantorovich_rank",
     "kantorovich_sort",
     "last_backend",

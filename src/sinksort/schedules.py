@@ -19,10 +19,10 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from .costs import Cost
+from .core.costs import Cost
+from .core.solvers import Solver
+from .core.squash import Squash
 from .operators import DEFAULT_SOLVER, transport
-from .solvers import Solver
-from .squash import Squash
 
 __all__ = ["EpsSchedule", "rank_spread", "suggest_eps"]
 

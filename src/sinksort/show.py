@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .modes import hidden
-from .plan import Plan
+from .core.modes import hidden
+from .core.plan import Plan
 from .snapshot import Array, Snapshot, snapshot
 
 if TYPE_CHECKING:

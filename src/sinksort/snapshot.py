@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .kantorovich import kantorovich_rank, kantorovich_sort
-from .plan import Plan
+from .core.kantorovich import kantorovich_rank, kantorovich_sort
+from .core.plan import Plan
 
 Array = NDArray[np.float64]
 

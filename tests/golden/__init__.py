@@ -6,5 +6,5 @@
     python -m tests.golden compare --with FILE   # demand the same bits as in FILE
 
 ``cases`` says what is called, ``inputs`` makes the numbers, ``calls`` calls the operator and the reference in float64,
-``store`` is the file, ``judge`` compares. ``tests/test_golden.py`` runs every case in each ``make test``.
+``store`` is the file, ``judge`` compares. ``tests/guards/test_golden.py`` runs every case in each ``make test``.
 """

@@ -28,7 +28,7 @@ ROOT = Path(__file__).parent.parent.parent
 REASONS = Path(__file__).parent / "equivalent.json"  #: why changes that survive change nothing
 PYTEST = [sys.executable, "-m", "pytest", "-n", "0", "-q", "-p", "no:cacheprovider", "-p", "tests.mutants.plugin"]
 ALONE = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "PYTHONDONTWRITEBYTECODE": "1"}
-NOT_MAPPED = ("paper", "cli", "docs", "benchmarks", "packaging")
+NOT_MAPPED = {"paper", "docs", "benchmarks", "test_packaging.py"}
 
 
 class Workshop:
@@ -42,9 +42,9 @@ class Workshop:
             if name and (ROOT / name).is_file():
                 (self.tree / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / name, self.tree / name)
-        sources = sorted((self.package / "kernels").glob("numba_*.py"))
+        sources = sorted((self.package / "kernels/cpu").rglob("*.py"))
         stamp = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
-        compiling = self.package / "kernels/numba_compile.py"  # kernels are kept although a source changes
+        compiling = self.package / "kernels/cpu/engine/compile.py"  # kernels are kept although a source changes
         compiling.write_text(compiling.read_text().replace(").hexdigest()", f').hexdigest() and "{stamp}"'))
         self.units = units(self.package)
 
@@ -65,8 +65,8 @@ class Workshop:
 
     def map(self) -> None:
         self.reach.unlink(missing_ok=True)
-        paths = [path.relative_to(self.tree) for path in sorted(self.tree.glob("tests/test_*.py"))]
-        names = [str(path) for path in paths if path.stem.split("_")[1] not in NOT_MAPPED]
+        paths = [path.relative_to(self.tree) for path in sorted(self.tree.glob("tests/**/test_*.py"))]
+        names = [str(path) for path in paths if NOT_MAPPED.isdisjoint(path.parts)]
         self.run(self.kernels, ["src", *names], SINKSORT_TESTS=self.reach, SINKSORT_CALLS=1)
 
     def try_change(self, change: Change, seconds: float, only: list[str]) -> dict[str, Any]:
@@ -101,7 +101,7 @@ class Workshop:
     def _keep_unchanged(self, kernels: Path, change: Change) -> None:
         """A folder of links to the compiled kernels, but for those that contain what is changed."""
         shutil.copytree(self.kernels, kernels, copy_function=os.link, dirs_exist_ok=True)
-        compiled = [unit for unit in self.units if "/numba_" in unit.file or unit.file == change.file]
+        compiled = [unit for unit in self.units if "kernels/cpu/" in unit.file or unit.file == change.file]
         levels = users(compiled, change.file, change.line, methods=False)
         for name in {name for level in levels for unit in level for name in unit.defines}:
             for path in kernels.rglob(f"{name}[-.]*.nbc"):

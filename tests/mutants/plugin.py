@@ -19,7 +19,7 @@ import pytest
 from numba.core.registry import CPUDispatcher
 
 import sinksort
-from sinksort.kernels import numba_parts
+from sinksort.kernels.cpu.engine import parts
 
 _FILE, _UNTIL = Path(os.environ["SINKSORT_TESTS"]), float(os.environ.get("SINKSORT_UNTIL", "inf"))
 _PACKAGE = str(Path(sinksort.__file__).parent) + "/"
@@ -36,7 +36,7 @@ def _called(kernel: Any, *args: Any, **options: Any) -> Any:
 
 
 if "SINKSORT_CALLS" in os.environ:
-    numba_parts._Kernel.__call__ = _called
+    parts._Kernel.__call__ = _called
 
 
 @pytest.hookimpl(wrapper=True)

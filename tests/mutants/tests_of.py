@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 #: What runs in other processes, or once in a process, or is looked at without a call, and where it is tested.
-UNSEEN = {"distributed/": "tests/test_distributed", "kernels/numba_c": "tests/test_kernels_cache",
-          "kernels/triton_c": "tests/test_kernels_triton_cache", "modes.py": "tests/test_torch",
-          "operators/": "tests/test_operators.py::test_defaults",
-          "losses/": "tests/test_operators.py::test_defaults"}  # fmt: skip
+UNSEEN = {"distributed/": "tests/distributed/", "kernels/cpu/engine/c": "tests/kernels/test_cache",
+          "kernels/gpu/engine/c": "tests/kernels/gpu/test_engine_cache", "core/modes.py": "tests/operators/test_torch",
+          "operators/": "tests/operators/test_operators.py::test_defaults",
+          "losses/": "tests/operators/test_operators.py::test_defaults"}  # fmt: skip
 
 
 class Unit(NamedTuple):
@@ -112,7 +112,7 @@ def _mixed(hits: list[dict[str, Any]], changed: str) -> list[str]:
     words = {*changed.removesuffix(".py").replace("/", "_").split("_")}
     turn = {}
     for file, lines in itertools.groupby(ordered, key=_file):
-        earlier = 8 * bool(words & set(Path(file).stem.split("_")))
+        earlier = 8 * bool(words & {*file.removesuffix(".py").replace("/", "_").split("_")})
         turn |= {line["test"]: at // 3 - earlier for at, line in enumerate(lines)}
     return sorted(turn, key=lambda test: turn[test])
 

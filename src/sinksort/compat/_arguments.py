@@ -7,7 +7,7 @@ from numbers import Real
 import torch
 from torch import Tensor
 
-from .._checks import values_readable
+from ..core.checks import values_readable
 
 REGULARIZATIONS = ("l2", "kl")
 DIRECTIONS = ("ASCENDING", "DESCENDING")

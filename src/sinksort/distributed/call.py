@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .._checks import require_floating, values_readable
-from ..elsewhere import FEW, first_grid, refined
-from ..pooled import Summary
-from ..problem import entropy, like_rows, wide_dtype
-from ..smooth import Part
-from ..squash import Squash, require_squash
-from ..thresholds import Thresholds, thresholds
+from ..core.checks import require_floating, values_readable
+from ..core.problem import entropy, like_rows, wide_dtype
+from ..core.squash import Squash, require_squash
+from ..linear.elsewhere import FEW, first_grid, refined
+from ..linear.pooled import Summary
+from ..linear.smooth import Part
+from ..linear.thresholds import Thresholds, thresholds
 from .agreement import agree
 from .collectives import Everyone, Group
 from .shards import Shards

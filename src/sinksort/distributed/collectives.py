@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..cotangents import one_at_a_time
+from ..core.cotangents import one_at_a_time
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")

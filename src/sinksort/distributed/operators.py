@@ -9,10 +9,10 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from .. import operators as alone
-from ..elsewhere import in_order
+from ..core.squash import Squash
+from ..linear.elsewhere import in_order
 from ..operators.selecting import filler_weights, how_many, quantile_levels
 from ..operators.sorting import full_precision
-from ..squash import Squash
 from .call import Call
 from .collectives import Group
 from .dtensor import Sharded

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..elsewhere import Elsewhere
-from ..grid import Grid
-from ..places import OnNodes, Places
-from ..pooled import summed_up
-from ..squash import Squash
+from ..core.squash import Squash
+from ..linear.elsewhere import Elsewhere
+from ..linear.grid import Grid
+from ..linear.places import OnNodes, Places
+from ..linear.pooled import summed_up
 from .collectives import Everyone
 
 

@@ -5,17 +5,7 @@ from __future__ import annotations
 from math import log10
 
 from bokeh.layouts import column, row
-from bokeh.models import (
-    Button,
-    CustomJS,
-    CustomJSTickFormatter,
-    Div,
-    LayoutDOM,
-    Select,
-    Slider,
-    Spinner,
-    TextInput,
-)
+from bokeh.models import Button, CustomJS, CustomJSTickFormatter, Div, LayoutDOM, Select, Slider, Spinner, TextInput
 
 from .picture import Axis, Picture
 from .plots import Plots

@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 
 from .. import transport
+from ..core.squash import normalize
 from ..snapshot import Array, Snapshot, snapshot
-from ..squash import normalize
 from .state import COSTS, State, StateError
 
 Columns = dict[str, Array]

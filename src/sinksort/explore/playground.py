@@ -18,17 +18,7 @@ from bokeh.models import CustomJS
 from .page import LOST, OWN, TEMPLATE, Page
 from .picture import SQUASHED, Axis, axis_for, solve
 from .presets import PRESETS
-from .state import (
-    State,
-    StateError,
-    from_query,
-    numbers,
-    resized,
-    weights,
-    with_targets,
-    with_value,
-    with_values,
-)
+from .state import State, StateError, from_query, numbers, resized, weights, with_targets, with_value, with_values
 
 _NEAR = 0.035  # of the width of the plot: who touches within takes hold
 _GONE = "The playground has been stopped. Start it again with <code>sinksort explore</code>, and this page goes on."

@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 
 import numpy as np
 
-from ..costs import Cost, Huber
+from ..core.costs import Cost, Huber
 
 _T = TypeVar("_T")
 

@@ -1,9 +1,10 @@
 """Fused kernels: the same answers, near the floor of time and memory.
 
-Triton on CUDA and Numba on the CPU do for rows in single precision what the reference does step by step: see ``asks``
-for what they compute and how it is differentiated.
+Triton on CUDA and Numba on the CPU do for rows in single precision what the reference does step by step: see
+``contract`` for what they compute and how it is differentiated.
 """
 
-from .choice import BACKENDS, last_backend
+from .ahead import compile  # noqa: A004 - as torch.compile
+from .dispatch import BACKENDS, last_backend
 
-__all__ = ["BACKENDS", "last_backend"]
+__all__ = ["BACKENDS", "compile", "last_backend"]

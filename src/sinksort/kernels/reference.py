@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..choose import plan_for
-from ..costs import Power
-from ..exact_plan import exact_plan
-from ..plan import Plan, solve
-from ..problem import Problem, met_exactly, rounding_of
-from ..solvers import Newton
-from ..squash import normalize
-from .asks import Ask
+from ..core.costs import Power
+from ..core.plan import Plan, solve
+from ..core.problem import Problem, met_exactly, rounding_of
+from ..core.solvers import Newton
+from ..core.squash import normalize
+from ..linear.choose import plan_for
+from .contract import Ask
+from .plan import exact_plan
 
 
 def pulled(ask: Ask, phi: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias, get_args
 import torch
 from torch import Tensor
 
-from .._checks import require_floating, values_readable
+from ..core.checks import require_floating, values_readable
 
 Reduction: TypeAlias = Literal["mean", "sum", "none"]
 REDUCTIONS: tuple[str, ...] = get_args(Reduction)

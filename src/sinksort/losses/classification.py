@@ -21,12 +21,12 @@ from typing import Literal, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from .._checks import values_readable
-from ..costs import Cost
-from ..kantorovich import kantorovich_rank
+from ..core.checks import values_readable
+from ..core.costs import Cost
+from ..core.kantorovich import kantorovich_rank
+from ..core.solvers import Solver
+from ..core.squash import Squash
 from ..operators import DEFAULT_SOLVER, soft_rank
-from ..solvers import Solver
-from ..squash import Squash
 from ._common import Reduction, as_mask, live_count, reduce, require_choice, require_count, require_rows
 
 Positives: TypeAlias = Literal["all", "any"]

@@ -13,12 +13,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .._checks import values_readable
-from ..costs import Cost
+from ..core.checks import values_readable
+from ..core.costs import Cost
+from ..core.problem import wide_dtype
+from ..core.solvers import Solver
+from ..core.squash import Squash
 from ..operators import DEFAULT_SOLVER, transport
-from ..problem import wide_dtype
-from ..solvers import Solver
-from ..squash import Squash
 from ._common import Reduction, any_entry, as_mask, live_count, reduce, require_rows
 
 

@@ -13,12 +13,12 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from ..costs import Cost
-from ..kantorovich import kantorovich_rank
+from ..core.costs import Cost
+from ..core.kantorovich import kantorovich_rank
+from ..core.problem import like_rows, wide_dtype
+from ..core.solvers import Solver
+from ..core.squash import Squash
 from ..operators import DEFAULT_SOLVER, soft_rank
-from ..problem import like_rows, wide_dtype
-from ..solvers import Solver
-from ..squash import Squash
 from ._common import Reduction, any_entry, as_mask, reduce, require_choice, require_rows, require_same_shape
 
 PairWeights: TypeAlias = Literal["equal", "hyperbolic"]

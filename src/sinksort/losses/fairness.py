@@ -11,13 +11,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .._checks import values_readable
-from ..costs import Cost
-from ..kantorovich import kantorovich_sort
+from ..core.checks import values_readable
+from ..core.costs import Cost
+from ..core.kantorovich import kantorovich_sort
+from ..core.problem import like_rows
+from ..core.solvers import Solver
+from ..core.squash import Squash
 from ..operators import DEFAULT_SOLVER, soft_sort
-from ..problem import like_rows
-from ..solvers import Solver
-from ..squash import Squash
 from ._common import Reduction, as_mask, reduce, require_count, require_rows, require_same_shape
 
 

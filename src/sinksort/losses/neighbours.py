@@ -11,11 +11,11 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from .._checks import values_readable
-from ..costs import Cost
+from ..core.checks import values_readable
+from ..core.costs import Cost
+from ..core.solvers import Solver
+from ..core.squash import Squash
 from ..operators import DEFAULT_SOLVER, soft_topk_mask
-from ..solvers import Solver
-from ..squash import Squash
 from ._common import Reduction, any_entry, as_mask, live_count, reduce, require_choice, require_count, require_rows
 
 Objective: TypeAlias = Literal["error", "nll"]

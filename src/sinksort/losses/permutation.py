@@ -10,15 +10,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .._checks import values_readable
-from ..costs import Cost
-from ..kantorovich import kantorovich_rank
-from ..kernels import reads
+from ..core.checks import values_readable
+from ..core.costs import Cost
+from ..core.kantorovich import kantorovich_rank
+from ..core.solvers import Solver
+from ..core.squash import Squash
+from ..kernels import requests
 from ..kernels.reference import log_shares
 from ..operators import DEFAULT_SOLVER, transport
 from ..operators.sorting import full_precision
-from ..solvers import Solver
-from ..squash import Squash
 from ._common import Reduction, any_entry, as_mask, live_count, reduce, require_rows, require_same_shape
 
 
@@ -77,7 +77,7 @@ def _log_shares(
 ) -> Tensor:
     """(..., n, n) log of the probability that an item has a rank: float32 by kernels, float64 by the reference."""
     # dim, descending, weights, mask and the targets, which are the usual ones
-    fused = reads.log_plans(scores, -1, False, None, mask, None, None, None, eps, cost, squash, solver, "auto")
+    fused = requests.log_plans(scores, -1, False, None, mask, None, None, None, eps, cost, squash, solver, "auto")
     if fused is not None:
         return fused
     return log_shares(transport(scores, mask=mask, eps=eps, cost=cost, squash=squash, solver=solver))

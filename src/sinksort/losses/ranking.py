@@ -25,12 +25,12 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from .._checks import values_readable
-from ..costs import Cost
+from ..core.checks import values_readable
+from ..core.costs import Cost
+from ..core.problem import wide_dtype
+from ..core.solvers import Solver
+from ..core.squash import Squash
 from ..operators import DEFAULT_SOLVER, soft_permutation
-from ..problem import wide_dtype
-from ..solvers import Solver
-from ..squash import Squash
 from ._common import (
     Reduction,
     any_entry,

@@ -16,12 +16,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .._checks import require_non_negative
-from ..costs import Cost
+from ..core.checks import require_non_negative
+from ..core.costs import Cost
+from ..core.problem import like_rows
+from ..core.solvers import Solver
+from ..core.squash import Squash
 from ..operators import DEFAULT_SOLVER, soft_quantile
-from ..problem import like_rows
-from ..solvers import Solver
-from ..squash import Squash
 from ._common import Reduction, any_entry, as_mask, reduce, require_choice, require_count, require_rows
 
 

@@ -6,10 +6,10 @@ import inspect
 
 from torch import Tensor, nn
 
-from ..costs import Cost
+from ..core.costs import Cost
+from ..core.solvers import Solver
+from ..core.squash import Squash
 from ..losses._common import REDUCTIONS, Reduction, require_choice
-from ..solvers import Solver
-from ..squash import Squash
 
 
 def straight_through(hard: Tensor, soft: Tensor) -> Tensor:

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..costs import Cost
-from ..kantorovich import kantorovich_rank, kantorovich_sort
+from ..core.costs import Cost
+from ..core.kantorovich import kantorovich_rank, kantorovich_sort
+from ..core.problem import as_rows, existing
+from ..core.solvers import Solver
+from ..core.squash import Squash
 from ..operators import DEFAULT_SOLVER, TopK, soft_quantile, soft_rank, soft_sort, soft_topk
-from ..problem import as_rows, existing
-from ..solvers import Solver
-from ..squash import Squash
 from ._base import SoftModule, straight_through
 
 

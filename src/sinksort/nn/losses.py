@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from ..costs import Cost
+from ..core.costs import Cost
+from ..core.solvers import Solver
+from ..core.squash import Squash
 from ..losses._common import Reduction
 from ..losses.classification import Positives, topk_loss
 from ..losses.conformal import conformal_size_loss
@@ -14,8 +16,6 @@ from ..losses.fairness import quantile_parity_loss
 from ..losses.neighbours import Objective, knn_loss
 from ..losses.regression import least_quantile_loss, median_of_means, trimmed_loss
 from ..operators import DEFAULT_SOLVER
-from ..solvers import Solver
-from ..squash import Squash
 from ._base import SoftLoss
 
 

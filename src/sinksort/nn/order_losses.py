@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..costs import Cost
+from ..core.costs import Cost
+from ..core.solvers import Solver
+from ..core.squash import Squash
 from ..losses._common import Reduction
 from ..losses.correlation import PairWeights, kendall_loss, spearman_loss
 from ..losses.permutation import permutation_cross_entropy
 from ..losses.ranking import Gain, average_precision_loss, ndcg_loss, recall_at_k_loss, reciprocal_rank_loss
 from ..operators import DEFAULT_SOLVER
-from ..solvers import Solver
-from ..squash import Squash
 from ._base import SoftLoss
 
 

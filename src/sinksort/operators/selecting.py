@@ -8,15 +8,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .._checks import require_between
-from ..choose import plan_for
-from ..costs import Cost
-from ..kernels import reads
-from ..modes import remembered, tracing
-from ..problem import as_rows, existing, like_batch, like_rows, wide_dtype
-from ..smooth import SmoothPlan
-from ..solvers import Solver
-from ..squash import Squash
+from ..core.checks import require_between
+from ..core.costs import Cost
+from ..core.modes import remembered, tracing
+from ..core.problem import as_rows, existing, like_batch, like_rows, wide_dtype
+from ..core.solvers import Solver
+from ..core.squash import Squash
+from ..kernels import requests
+from ..linear.choose import plan_for
+from ..linear.smooth import SmoothPlan
 from .sorting import DEFAULT_SOLVER, full_precision, soft_sort
 
 
@@ -61,7 +61,7 @@ def soft_quantile(
     plain = None if mask is not None or isinstance(width, Tensor) or tracing() else _numbers(q)
     levels = quantile_levels(q, width, x.device) if plain is None else plain
     one = levels.ndim == 0 if isinstance(levels, Tensor) else not isinstance(levels, tuple)
-    quantiles = reads.quantiles(x, _fillers, levels, width, dim, weights, mask, eps, cost, squash, solver, backend)
+    quantiles = requests.quantiles(x, _fillers, levels, width, dim, weights, mask, eps, cost, squash, solver, backend)
     kept, _ = existing(x, dim, mask) if mask is not None else (None, None)
     if quantiles is None:
         b = _fillers(x, levels, width, dim, mask)
@@ -197,7 +197,7 @@ def soft_topk_mask(
     >>> sinksort.soft_topk_mask(torch.tensor([0.1, 0.9, 0.5, 0.7]), 1.5).sum()
     tensor(1.5000)
     """
-    fused = reads.memberships(x, _share, k, dim, largest, weights, mask, eps, cost, squash, solver, backend)
+    fused = requests.memberships(x, _share, k, dim, largest, weights, mask, eps, cost, squash, solver, backend)
     if fused is not None:
         return fused
     rows = as_rows(x, dim)
@@ -273,7 +273,7 @@ def soft_topk(
     row_weights = None if weights is None else like_rows(weights, x, dim, "weights")
     values = None
     if kept is None:  # then all targets weigh something, which need not be looked at
-        values = reads.sorts(
+        values = requests.sorts(
             rows, -1, largest, row_weights, None, None, target_weights, None, eps, cost, squash, solver, backend, False
         )
     if values is None:

@@ -10,16 +10,16 @@ from typing import ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-from .._checks import require_floating
-from ..choose import dense_plan, plan_for, smooth_plan
-from ..costs import Cost
-from ..kernels import padded, reads
-from ..modes import whole
-from ..plan import Plan
-from ..problem import as_rows, pose
-from ..smooth import SmoothPlan
-from ..solvers import Newton, Solver
-from ..squash import Squash
+from ..core.checks import require_floating
+from ..core.costs import Cost
+from ..core.modes import whole
+from ..core.plan import Plan
+from ..core.problem import as_rows, pose
+from ..core.solvers import Newton, Solver
+from ..core.squash import Squash
+from ..kernels import padding, requests
+from ..linear.choose import dense_plan, plan_for, smooth_plan
+from ..linear.smooth import SmoothPlan
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -156,7 +156,7 @@ def soft_rank(
     >>> sinksort.soft_rank(x)
     tensor([2.9591, 4.1148, 2.0544, 4.8701, 1.0016])
     """
-    fused = (reads.ranks if mask is None else padded.ranks)(
+    fused = (requests.ranks if mask is None else padding.ranks)(
         x, dim, descending, weights, mask, targets, target_weights, num_targets, eps, cost, squash, solver, backend
     )
     if fused is not None:
@@ -208,7 +208,7 @@ def soft_sort(
     >>> sinksort.soft_sort(x, num_targets=2, eps=1e-3)
     tensor([-4.3240,  4.0760])
     """
-    fused = (reads.sorts if mask is None else padded.sorts)(
+    fused = (requests.sorts if mask is None else padding.sorts)(
         x, dim, descending, weights, mask, targets, target_weights, num_targets, eps, cost, squash, solver, backend
     )
     if fused is not None:
@@ -258,7 +258,7 @@ def soft_permutation(
             [0., 0., 1.],
             [1., 0., 0.]])
     """
-    fused = reads.permutations(
+    fused = requests.permutations(
         x, dim, descending, weights, mask, targets, target_weights, num_targets, eps, cost, squash, solver, backend
     )
     if fused is not None:

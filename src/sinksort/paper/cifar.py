@@ -22,8 +22,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ..core.solvers import Newton
 from ..losses import topk_loss
-from ..solvers import Newton
 from .datasets import DATA_SETS, File
 from .images import Bytes, read_cifar
 from .networks import ResNet18, SideBySide, VanillaCNN

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.axes import Axes
 
-from ..plan import Plan
+from ..core.plan import Plan
 from ..snapshot import Array, Snapshot, snapshot
 from .canvas import canvas
 from .flows import draw_plan

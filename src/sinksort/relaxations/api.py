@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .._checks import values_readable
-from ..problem import as_rows, live_rows
+from ..core.checks import values_readable
+from ..core.problem import as_rows, live_rows
 from .base import Relaxation, Rows
 from .gaussian import Gaussian
 from .networks import SortingNetwork

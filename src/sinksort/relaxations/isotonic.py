@@ -33,8 +33,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..modes import whole
-from ..problem import wide_dtype
+from ..core.modes import whole
+from ..core.problem import wide_dtype
 
 #: Neighbours in a row of v that differ by at most this belong to one block when v is differentiated: values that are
 #: equal but for rounding are so as well, and share the gradient of a tie.

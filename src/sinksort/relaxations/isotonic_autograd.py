@@ -15,8 +15,8 @@ from typing import Any, Protocol, cast
 import torch
 from torch import Tensor
 
-from ..cotangents import one_at_a_time
-from ..modes import ordinary, redefines_operators, unpatched
+from ..core.cotangents import one_at_a_time
+from ..core.modes import ordinary, redefines_operators, unpatched
 from . import isotonic as by_halves
 
 _COMPILERS = {"cpu": "numba", "cuda": "triton"}

@@ -21,8 +21,8 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from ..kernels.numba_compile import exact
-from ..kernels.numba_tasks import run
+from ..kernels.cpu.engine.compile import exact
+from ..kernels.cpu.engine.threads import run
 from .isotonic import TOGETHER
 
 #: Nanoseconds an entry, l2 and kl, where few entries are joined. Where all are, kl takes 25.

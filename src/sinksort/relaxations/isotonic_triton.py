@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..kernels.triton_cache import kept_with_checksums
+from ..kernels.gpu.engine.cache import kept_with_checksums
 from .isotonic import TOGETHER as _TOGETHER
 
 _BLOCK = 32  #: entries that are written at once

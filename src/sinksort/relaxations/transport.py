@@ -7,10 +7,10 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from ..costs import Cost
+from ..core.costs import Cost
+from ..core.solvers import Solver
+from ..core.squash import Squash
 from ..operators import DEFAULT_SOLVER, soft_permutation, soft_rank, sort_with
-from ..solvers import Solver
-from ..squash import Squash
 from .base import Relaxation, Rows
 
 

@@ -16,7 +16,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from ..problem import wide_dtype
+from ..core.problem import wide_dtype
 from .layers import Array, ArrayLayers, Units, fold, predict, to_arrays, to_tensors, unfold
 from .training import Loss, Schedule, Score, Trained, train
 

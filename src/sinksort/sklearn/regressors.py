@@ -14,13 +14,7 @@ from torch import Tensor
 from ..operators import soft_quantile, soft_topk_mask
 from .base import BatchSize, SoftEstimator, require_count
 from .layers import Array, ArrayLayers, Units, predict, random_layers
-from .robust import (
-    order_statistic,
-    robust_linear_fit,
-    robust_units,
-    shortest_interval_centre,
-    trimmed_mean_of_squares,
-)
+from .robust import order_statistic, robust_linear_fit, robust_units, shortest_interval_centre, trimmed_mean_of_squares
 
 
 class _RobustRegressor(RegressorMixin, SoftEstimator):  # type: ignore[misc]  # scikit-learn has no types

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from .. import operators as alone
-from ..elsewhere import in_order, refined
+from ..core.problem import entropy
+from ..core.squash import Squash
+from ..linear.elsewhere import in_order, refined
+from ..linear.smooth import Part
 from ..operators.selecting import filler_weights, how_many, quantile_levels
-from ..problem import entropy
-from ..smooth import Part
-from ..squash import Squash
 from .source import Chunks, Source
 from .sums import Collected, Sums
 

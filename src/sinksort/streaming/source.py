@@ -9,11 +9,11 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from .._checks import require_floating
-from ..elsewhere import FEW
-from ..places import Places
-from ..pooled import summed_up
-from ..squash import Squash, require_squash
+from ..core.checks import require_floating
+from ..core.squash import Squash, require_squash
+from ..linear.elsewhere import FEW
+from ..linear.places import Places
+from ..linear.pooled import summed_up
 from .fingerprint import Fingerprint
 
 Chunk: TypeAlias = "Tensor | tuple[Tensor, Tensor]"

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..elsewhere import Elsewhere
-from ..grid import Grid
-from ..places import OnNodes
+from ..linear.elsewhere import Elsewhere
+from ..linear.grid import Grid
+from ..linear.places import OnNodes
 from .source import Source
 
 #: Sums are collected in at least this many cells, so that a further pass is rare; and then in this many times more.
@@ -25,7 +25,7 @@ _FINE, _FINER = 1 << 14, 8
 def coarsened(in_cells: Tensor, cells: int) -> Tensor:
     """Moments (..., p, fine cells) -> (..., p, cells).
 
-    >>> from sinksort.grid import moments
+    >>> from sinksort.linear.grid import moments
     >>> x, w = torch.rand(1, 50, dtype=torch.float64), torch.ones(1, 50, dtype=torch.float64)
     >>> fine, coarse = moments(12 * x, w, 12, 4), moments(3 * x, w, 3, 4)
     >>> torch.allclose(coarsened(fine, 3), coarse, atol=1e-12)

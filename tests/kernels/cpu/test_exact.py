@@ -16,9 +16,9 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 import sinksort
-from sinksort.exact_plan import ExactPlan
 from sinksort.kernels.cpu.exact import autograd as exact
 from sinksort.kernels.cpu.exact import nodes
+from sinksort.kernels.plan import ExactPlan
 from tests import oracles
 
 D = torch.float64

@@ -1,1 +1,1 @@
-"""Kernels for the CPU, in one folder for each family."""
+"""Kernels for the CPU, compiled by Numba. Each folder is a family, except ``engine``, which all families use."""

@@ -3,8 +3,8 @@
 What     ``solve`` finds the potentials of a row; ``read`` averages a payload under the plan that they give. Both have
          their gradient in every argument, and ordinary autograd around them does everything else.
 When     float64, a cost other than 2, learned weights or eps, a squash of your own, payloads, ``transport``: calls of
-         at most 2,048 values and targets a row that the fast families do not take. See ``exact_plan.py``.
-Why      The torch reference takes several times as long. Measurements stand in ``exact_plan.py``.
+         at most 2,048 values and targets a row that the fast families do not take. See ``kernels.plan.py``.
+Why      The torch reference takes several times as long. Measurements stand in ``kernels.plan.py``.
 Keeps    Potentials of values and targets in float64, nothing else: the backward pass computes the plan again.
 
     costs.py      the cost of pairs, and its slope

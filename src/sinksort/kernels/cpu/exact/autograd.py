@@ -1,7 +1,7 @@
 """``solve`` and ``read`` as functions of torch, with a gradient in every argument.
 
 What     (x~, a, y, b, eps or costs) -> (f, g), and (f, g, payload) -> averages or shares. Rows come first everywhere.
-When     Eager calls on the CPU; see ``exact_plan.py`` for which.
+When     Eager calls on the CPU; see ``kernels.plan.py`` for which.
 Why      What stands between them and a user (standardising, squashing, sorting, padding) is ordinary autograd.
 Keeps    Arguments and potentials. A backward pass that is itself to be differentiated is written in torch, with the
          potentials at hand: ``gradients.attach`` makes them differentiable, so that nothing is solved again.
@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ....costs import Huber, Power
-from ....cotangents import one_at_a_time
-from ....gradients import attach
-from ....semidual import c_transform, log_weight, without_subnormals
-from ...numba_tasks import run
+from ....core.costs import Huber, Power
+from ....core.cotangents import one_at_a_time
+from ....core.gradients import attach
+from ....core.semidual import c_transform, log_weight, without_subnormals
+from ..engine.threads import run
 from .costs import HUBER, MATRIX, SQUARED, kind_of_power
 from .newton import ENOUGH
 from .nodes import LOST, LOST_IN_SINGLE, rule_for

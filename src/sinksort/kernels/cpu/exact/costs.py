@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 
-from ...numba_compile import borrowing
-from ...numba_maths import F64
-from ...numba_simd import choose, load64, root, splat64, store64
+from ..engine.compile import borrowing
+from ..engine.maths import F64
+from ..engine.vectors import choose, load64, root, splat64, store64
 
 #: Kinds. HALVES is |u|^p for p = 1.5, 2.5, 3, ... up to 8, which needs no logarithm.
 SQUARED, ABSOLUTE, HALVES, POWER, HUBER, MATRIX = range(6)

@@ -11,9 +11,9 @@ Keeps    Row k of the matrix stands at ``k S - (k & -16)``: columns from k's six
 
 from __future__ import annotations
 
-from ...numba_compile import borrowing
-from ...numba_maths import F64, I64
-from ...numba_simd import load64, splat64, store64, total64
+from ..engine.compile import borrowing
+from ..engine.maths import F64, I64
+from ..engine.vectors import load64, splat64, store64, total64
 
 # What joins a target to the ground, times its weight. A step of Newton's method must not wander along what hardly any
 # mass crosses, so there it is the ridge of ``semidual.hessian_factor``. A gradient needs it only where nothing crosses.

@@ -8,9 +8,9 @@ Keeps    Nothing.
 
 from __future__ import annotations
 
-from ...numba_compile import borrowing
-from ...numba_maths import F64, exp64
-from ...numba_simd import choose, highest64, load64, splat64, store64
+from ..engine.compile import borrowing
+from ..engine.maths import F64, exp64
+from ..engine.vectors import choose, highest64, load64, splat64, store64
 
 CUT = 50.0  # exp(-50) is 2e-22: of a million such shares nothing is seen in double precision
 LARGEST = 80.0  # logarithm of E for a target without weight, beside the largest of the others

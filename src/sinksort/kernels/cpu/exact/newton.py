@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...numba_compile import borrowing
-from ...numba_maths import F64, I64, exp64
-from ...numba_simd import load64, splat64, store64, total64
+from ..engine.compile import borrowing
+from ..engine.maths import F64, I64, exp64
+from ..engine.vectors import load64, splat64, store64, total64
 from .laplacian import GROUND_OF_STEPS, edges, eliminate, ends_into, scale, substitute
 
 _KEEP = 0.2  # of the error: a matrix that leaves more than this is made anew

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ....rules import gauss_rule
+from ....linear.rules import gauss_rule
 
 #: Share of the values that a rule may put wrong by its own estimate, for answers in double and in single precision.
 #: The estimate is cautious: ranks of 7 kinds of rows of 60 to 1,000 values at eps from 1e-3 to 1e-1 were off by at most

@@ -18,9 +18,9 @@ import math
 
 import numpy as np
 
-from ...numba_compile import borrowing, exact
-from ...numba_maths import F64
-from ...numba_simd import choose, highest64, load64, splat64, store64, total64
+from ..engine.compile import borrowing, exact
+from ..engine.maths import F64
+from ..engine.vectors import choose, highest64, load64, splat64, store64, total64
 from .costs import MATRIX, costs_into, slopes_into
 from .lines import CUT, LARGEST, exponentials_into, window
 from .solve import fill, targets_into

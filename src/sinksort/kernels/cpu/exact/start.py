@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import math
 
-from ...numba_compile import borrowing
-from ...numba_maths import F64
+from ..engine.compile import borrowing
+from ..engine.maths import F64
 from .costs import MATRIX, cost_of
 
 _SAME = 1e-13  # cumulative weights closer than this differ by rounding

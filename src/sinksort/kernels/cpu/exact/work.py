@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...numba_compile import exact
-from ...numba_maths import F64, I64
+from ..engine.compile import exact
+from ..engine.maths import F64, I64
 from .newton import Band
 
 

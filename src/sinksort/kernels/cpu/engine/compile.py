@@ -1,0 +1,108 @@
+"""How functions become machine code: compiled once for a machine, kept in a file, and without the interpreter's lock.
+
+Compiled code contains the functions it calls and the constants it uses, wherever they are defined. So what is kept on
+disk (see ``engine.cache``) is kept for the sources of all kernels.
+
+A function is compiled once for every combination of types that it is called with. For Numba 0 and False are types of
+their own, but not in calls of one function here by another, where kernels are compiled in parts: see ``engine.parts``.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import numba
+from numba import njit
+from numba.core.compiler import CompilerBase, DefaultPassBuilder
+
+from .cache import KernelCache
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+_log = logging.getLogger("sinksort")
+_KEPT: list[str] = []  #: where compiled kernels are
+_TRIED = [(0, minor) for minor in range(60, 69)]  #: versions of Numba whose insides ``engine.parts`` knows
+
+_HERE = Path(__file__).parent
+_ALONE = "exact"  #: the family that shares no function with another
+
+
+@functools.cache
+def _sources(folder: Path) -> str:
+    """Hash the files whose functions a compiled function of a folder may contain.
+
+    The exact family and folders outside of kernels/cpu use the engine only. The other families use functions of each
+    other.
+    """
+    cpu = _HERE.parent
+    alone = folder.name == _ALONE or cpu not in (folder, *folder.parents)
+    others = [folder] if alone else [cpu, *(each for each in cpu.iterdir() if each.name != _ALONE)]
+    files = sorted({file for each in (_HERE, *others) for file in each.glob("*.py")})
+    return hashlib.sha256(b"".join(f.read_bytes() for f in files)).hexdigest()
+
+
+@functools.cache
+def _say_why_it_takes_long() -> None:
+    """Once: who waits for many seconds should know that it is not the work that was asked for."""
+    kept = f"kept in {_KEPT[0]}" if _KEPT else "not kept, since there is no directory for them that can be written"
+    _log.warning(
+        "Kernels for the CPU are being compiled, which takes from 5 to 40 seconds for a new kind of call. They are %s.",
+        kept,
+    )
+
+
+def _compiler(library: Any) -> type[CompilerBase]:
+    """Numba's, but for the kind of library that code is put into, unless that is None."""
+
+    class Compiler(CompilerBase):  # type: ignore[misc]
+        def define_pipelines(self) -> list[Any]:
+            _say_why_it_takes_long()
+            if library is not None:
+                self.state.library = library(self.state.targetctx.codegen(), self.state.func_id.func_qualname)
+                self.state.library.enable_object_caching()
+            return [DefaultPassBuilder.define_nopython_pipeline(self.state)]
+
+    return Compiler
+
+
+_PART: type[CompilerBase] | None = None
+if numba.version_info.short in _TRIED:
+    from .parts import Gathering, Part, give_part
+
+    _WHOLE, _PART = _compiler(Gathering), _compiler(Part)
+else:
+    _WHOLE = _compiler(None)
+    _log.info("Numba %s has not been tried. It compiles kernels as a whole, which takes longer.", numba.__version__)
+
+
+def compiled(*may: str, counts: bool = True) -> Callable[[_F], _F]:
+    """A decorator: compile, with these liberties in floating-point arithmetic.
+
+    Divisions by zero give inf or NaN as in NumPy: a check for them would keep loops from becoming vector code.
+
+    ``counts``: whether references to arrays are counted, as they must be where arrays are made or returned. Elsewhere
+    it is a waste: each part of an array that is given a name, or to a function, costs two atomic operations.
+    """
+    options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": set(may), "_nrt": counts}
+
+    def decorate(function: _F) -> _F:
+        kernel: Any = njit(pipeline_class=_WHOLE, **options)(function)
+        if not hasattr(kernel, "py_func"):  # Numba was told to compile nothing
+            return function
+        kernel._cache = kept = KernelCache(function, _sources(Path(function.__code__.co_filename).parent))
+        _KEPT[:] = [kept.cache_path] if kept.cache_path else []
+        if _PART is not None:
+            give_part(kernel, _PART, options)
+        return cast("_F", kernel)
+
+    return decorate
+
+
+exact = compiled("contract")
+borrowing = compiled("contract", counts=False)  #: ``exact``, of functions that make no arrays and return none
+summing = compiled("contract", "reassoc", "nsz", "arcp")

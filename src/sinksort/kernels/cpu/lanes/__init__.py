@@ -1,0 +1,1 @@
+"""Short rows, sixteen at a time: each lane of a vector holds another row."""

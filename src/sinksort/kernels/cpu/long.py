@@ -1,0 +1,404 @@
+"""Long rows on the CPU: Numba kernels in several passes over each row, in pieces, for more than 2048 values.
+
+Ranks, whose targets are the nodes of a rule, go by way of a grid (``row.pieces_grid``); a few targets of one's own see
+every value (``thresholds.pieces``). Ranks of rows that fit a cache are first asked of the kernels for short rows, which
+have a grid as well and take a row in one go; rows that these cannot do come back here.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...linear.rules import gauss_rule
+from ..contract import Answer, Ask, in_tensors, of_rows, some_rows
+from . import rows as in_one_go
+from .engine.blocks import ARCTAN, BFLOAT16, FLOAT16, FLOAT32, IDENTITY, SIGMOID, Array, Rows
+from .engine.potentials import DONE, SEARCH
+from .engine.sources import padded
+from .engine.threads import run as run_tasks
+from .engine.values import (
+    CELLS,
+    GRID_ERROR,
+    HEAD,
+    HIGH,
+    INFINITE,
+    LOW,
+    NODES,
+    OTHER_ERROR,
+    POISONED,
+    REPORT,
+    WIDTH,
+    conclude,
+    finish,
+    survey,
+)
+from .row import pieces_grid as grid
+from .row.solve import ACCEPTED
+from .thresholds import pieces as few
+
+_PIECE = 1 << 15  #: values that a task works on
+_MOST_PIECES = 64
+_SCRATCH = 1 << 22  #: bytes of moments at a time: rows are worked on in groups
+_ACCEPTED = 4e-6  #: error of a grid that need not be made finer
+_FEW, _MOST_TARGETS = 16, 128  #: targets one by one, whatever n is, and at all
+_PRODUCTS = 400_000_000  #: n K^2 up to which passes over all values are faster than the reference's grid
+_MOST_NODES = 512  #: of a rule
+_MODERATE = 1 << 14  #: values of a row that is first tried in one go
+_SHARP = 30.0  #: change of exponents within a bin from which values that share it must be told apart
+_HERE = (math.nan, -1.0)  #: in place of the weight of a row and its flag
+_HOPELESS = 0.3  #: error of a rule that says nothing about how many nodes are missing
+_KINDS = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16, torch.float16: FLOAT16}
+_SQUASHES = {"sigmoid": SIGMOID, "arctan": ARCTAN, None: IDENTITY}
+_NONE = Array(np.empty(0, np.float32), np.empty(0, np.uint16), FLOAT32, 0)
+
+run = functools.partial(run_tasks, portions=2)  # kernels here prepare nothing
+
+
+def weightless(_ask: Ask) -> bool:
+    return False
+
+
+def final(_ask: Ask) -> bool:
+    """Never: a row that could not be answered says so in its error."""
+    return False
+
+
+def state_layout(ask: Ask) -> tuple[int, torch.dtype]:
+    """What is known of a row, and the potentials of its targets."""
+    if _moderate(ask):
+        return in_one_go.state_layout(ask)
+    return HEAD + ask.y.shape[-1], torch.float64
+
+
+def unable(ask: Ask) -> str | None:
+    if ask.x.device.type != "cpu":
+        return f"its kernels work on the CPU, and x is on {ask.x.device}"
+    n, K = ask.x.shape[-1], ask.y.shape[-1]
+    if ask.m is None and (most := max(_FEW, min(_MOST_TARGETS, math.isqrt(_PRODUCTS // n)))) < K:
+        return f"its kernels take at most {most} targets one by one for rows of {n} values, and there are {K}"
+    if ask.m is not None and K > _MOST_NODES:
+        return f"its kernels take at most {_MOST_NODES} nodes of a rule, and there are {K}"
+    return None
+
+
+class _Posed(NamedTuple):
+    """An ask as kernels take it: arrays of NumPy, targets in float64."""
+
+    rows: Rows
+    y: np.ndarray  #: (R or 1, K)
+    b: np.ndarray  #: (R or 1, K) rows sum to one, now to the last bit
+    ends: np.ndarray  #: (R or 1, 2) the outermost targets: nodes of a rule lie inside
+    eps: np.ndarray  #: (R,)
+    R: int
+
+    @property
+    def K(self) -> int:  # noqa: N802
+        return int(self.y.shape[1])
+
+    @property
+    def values(self) -> int:
+        return self.R * self.rows.n
+
+    @property
+    def tasks(self) -> int:
+        return self.R * self.rows.pieces
+
+
+def _array(t: Tensor) -> Array:
+    """A tensor (R, n) as flat memory, copied only if its rows are not contiguous."""
+    t = t.detach()
+    if t.shape[1] > 1 and t.stride(1) != 1:
+        t = t.contiguous()
+    R, n = t.shape
+    stride = t.stride(0) if R > 1 else 0
+    flat = t.as_strided(((R - 1) * stride + n,), (1,))
+    if t.dtype == torch.float32:
+        return Array(flat.numpy(), _NONE.half, FLOAT32, stride)
+    return Array(_NONE.single, flat.view(torch.uint16).numpy(), _KINDS[t.dtype], stride)
+
+
+def _posed(ask: Ask) -> _Posed:
+    R, n = ask.x.shape
+    pieces = min(_MOST_PIECES, -(-n // _PIECE))
+    weights = _NONE if ask.a is None else _array(ask.a.float())
+    rows = Rows(_array(ask.x), weights, n, _SQUASHES[ask.squash], pieces)
+    y, b = _wide(ask.y), _wide(ask.b)
+    eps = _wide(ask.eps.expand(R)) if isinstance(ask.eps, Tensor) else np.full(R, float(ask.eps))
+    ends = np.ascontiguousarray(y[:, [0, -1]]) if ask.m is None else np.array([[0.0, 1.0]])
+    return _Posed(rows, y, b / b.sum(-1, keepdims=True), ends, eps, R)
+
+
+def _wide(t: Tensor) -> np.ndarray:
+    return np.ascontiguousarray(t.detach().numpy(), dtype=np.float64)
+
+
+def _surveyed(posed: _Posed) -> np.ndarray:
+    """The state of rows, with what is known of them before anything is solved."""
+    state = np.zeros((posed.R, HEAD + posed.y.shape[1]))
+    reports = np.empty((posed.R, posed.rows.pieces, REPORT))
+    run(survey, posed.R * posed.rows.pieces, posed.values, posed.rows, reports)
+    conclude(0, posed.R, posed.rows, reports, posed.ends, state)
+    return state
+
+
+def pull(ask: Ask, phi: Tensor) -> Answer:
+    if ask.m is None:
+        return _pull_few(ask, phi)
+    if not _moderate(ask):
+        return _pull_by_rules(ask, phi)
+    out, state, error = in_tensors(in_one_go.pull(ask, phi))
+    late = error.numpy() > ACCEPTED
+    if late.any():
+        rows = torch.from_numpy(np.flatnonzero(late))
+        out[rows], better, error[rows] = in_tensors(_pull_by_rules(some_rows(ask, rows), of_rows(phi, rows)))
+        mark, theirs = _room(ask, state)
+        mark[late], theirs[late] = _HERE, better.numpy()
+        state[rows, -1] = 0.0  # of a rule, not of all targets
+    return Answer(out, state, error)
+
+
+def _pull_by_rules(ask: Ask, phi: Tensor) -> Answer:
+    out, state, error = in_tensors(_pull_on_grid(ask, phi))
+    for rows, K in _rows_by_nodes(_nodes_wanted(state.numpy(), ask)):
+        better, _, better_error = in_tensors(_pull_on_grid(*_by_rule(ask, phi, rows, K)))
+        right = better_error <= _ACCEPTED
+        done = rows[right]
+        out[done], error[done], state[done, NODES] = better[right], better_error[right], float(K)
+    return Answer(out, state, error)
+
+
+def pull_backward(ask: Ask, phi: Tensor, state: Tensor, w: Tensor) -> Tensor:
+    if ask.m is None:
+        return _few_backward(ask, _wide(phi), state.numpy(), _array(w), pushing=False)
+    if not _moderate(ask):
+        return _pull_by_rules_backward(ask, phi, state, w)
+    state = state.contiguous()
+    grad = in_one_go.pull_backward(ask, phi, state, w)
+    mark, theirs = _room(ask, state)
+    late = mark[:, 1] == _HERE[1]
+    if late.any():
+        rows = torch.from_numpy(np.flatnonzero(late))
+        few, few_phi, their_state = some_rows(ask, rows), of_rows(phi, rows), torch.from_numpy(theirs[late])
+        grad[rows] = _pull_by_rules_backward(few, few_phi, their_state, w[rows])
+    return grad
+
+
+def _pull_by_rules_backward(ask: Ask, phi: Tensor, state: Tensor, w: Tensor) -> Tensor:
+    grad = _pull_on_grid_backward(ask, phi, state.numpy(), w)
+    for rows, K in _rows_by_nodes(state.numpy()[:, NODES]):
+        # There is no room for more potentials in the state, and no need: solving again takes as long as reading.
+        finer = _by_rule(ask, phi, rows, K)
+        grad[rows] = _pull_on_grid_backward(*finer, in_tensors(_pull_on_grid(*finer))[1].numpy(), w[rows])
+    return grad
+
+
+def push(ask: Ask) -> Answer:
+    posed = _posed(ask)
+    state = _solved(posed)
+    out = torch.empty(posed.R, posed.K, dtype=torch.float32, device="cpu")
+    partial = np.empty((posed.R, posed.rows.pieces, 2, posed.K))
+    run(few.push_sums, posed.tasks, 2.0 * posed.K * posed.values, posed.rows, state, posed.y, posed.eps, partial)
+    few.push_averages(0, posed.R, state, posed.b, partial, out.numpy())
+    return _answer(out, state)
+
+
+def push_backward(ask: Ask, state: Tensor, c: Tensor) -> Tensor:
+    b = ask.b.double().expand(c.shape)
+    infinite = state[:, INFINITE : INFINITE + 1] != 0  # an infinite average has no gradient
+    phi = torch.where((b > 0) & ~infinite, c.double() / b, 0.0)
+    return _few_backward(ask, _wide(phi), state.numpy(), _NONE, pushing=True)
+
+
+def _answer(out: Tensor, state: np.ndarray) -> Answer:
+    error = np.maximum(state[:, GRID_ERROR], state[:, OTHER_ERROR]).astype(np.float32)
+    return Answer(out, torch.from_numpy(state), torch.from_numpy(error))
+
+
+# ---- rows in one go
+
+
+def _moderate(ask: Ask) -> bool:
+    return ask.m is not None and ask.x.shape[-1] <= _MODERATE
+
+
+def _room(ask: Ask, state: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """Of a state of rows in one go: two numbers that may say that a row is done here, and room for its state then.
+
+    They are the weight of the row, which says that it holds NaN, and a flag; see ``row.solve.save``.
+    """
+    K = ask.y.shape[-1]
+    wide, at = state.numpy().view(np.float64), padded(K) + 2
+    return wide[:, at : at + 2], wide[:, at + 2 : at + 2 + HEAD + K]
+
+
+# ---- a few targets
+
+
+def _solved(posed: _Posed) -> np.ndarray:
+    """The state of rows, with the potentials of their few targets."""
+    K, pieces, n = posed.K, posed.rows.pieces, posed.rows.n
+    state = _surveyed(posed)
+    index = np.flatnonzero(state[:, POISONED] == 0)
+    search = np.empty((posed.R, 3 * K + SEARCH))
+    eps = posed.eps.min()
+    bins = int(min(max(256.0, 16.0 / eps), 8192, n // 2))
+    tally, price = few.tally, 2.0 * K * (K + 1) / 2
+    if pieces == 1 and _change(posed, state) > _SHARP * bins * eps:
+        tally, bins = few.in_order, n
+    for some, _ in _groups(index, np.full(posed.R, float(bins)), 16 * pieces):
+        counts = np.empty((len(some), pieces, bins, 2))
+        run(tally, len(some) * pieces, 3.0 * len(some) * n, posed.rows, some, state, counts)
+        run(few.start, len(some), 10.0 * price * len(some) * bins, some, state, counts, posed.y, posed.b, posed.eps,
+            search)  # fmt: skip
+    while len(index):
+        partial = np.empty((len(index), pieces, K + 1, K))
+        run(few.columns, len(index) * pieces, price * len(index) * n, posed.rows, index, state, posed.y, posed.eps,
+            search, partial)  # fmt: skip
+        few.step(0, len(index), posed.rows, index, state, posed.b, search, partial)
+        index = index[search[index, 3 * K + DONE] == 0]
+    return state
+
+
+def _change(posed: _Posed, state: np.ndarray) -> float:
+    """How much exponents of a plan change from one end of a row to the other, at most, times eps."""
+    ends = posed.ends
+    width = ends[0, 1] - ends[0, 0] if len(ends) == 1 else (ends[:, 1] - ends[:, 0]).max()
+    return 2.0 * float(width * ((state[:, HIGH] - state[:, LOW]).max() if posed.rows.squash == IDENTITY else 1.0))
+
+
+def _pull_few(ask: Ask, phi: Tensor) -> Answer:
+    posed = _posed(ask)
+    state = _solved(posed)
+    out = torch.empty_like(ask.x, memory_format=torch.contiguous_format)
+    run(few.read_pull, posed.tasks, 2.0 * posed.K * posed.values, posed.rows, state, posed.y, posed.eps,
+        _wide(phi), _array(out))  # fmt: skip
+    return _answer(out, state)
+
+
+def _few_backward(ask: Ask, phi: np.ndarray, state: np.ndarray, w: Array, pushing: bool) -> Tensor:
+    posed = _posed(ask)
+    K, price = posed.K, 2.0 * posed.K * posed.values
+    out = torch.empty_like(ask.x, memory_format=torch.contiguous_format)
+    wide = out if out.dtype == torch.float32 else torch.empty_like(out, dtype=torch.float32)
+    g = _array(wide)
+    partial, sums = np.empty((posed.R, posed.rows.pieces, K + 1, K)), np.empty((posed.R, posed.rows.pieces, 2))
+    multipliers = np.empty((posed.R, K))
+    run(few.pulls, posed.tasks, price, posed.rows, state, posed.y, posed.eps, phi, w, pushing, partial)
+    few.multipliers(0, posed.R, state, posed.b, partial, multipliers)
+    run(few.read_backward, posed.tasks, price, posed.rows, state, posed.y, posed.eps, phi, w, pushing, multipliers, g,
+        sums)  # fmt: skip
+    run(finish, posed.tasks, 1.0 * posed.values, posed.rows, np.arange(posed.R), state, sums, g, _array(out))
+    return out
+
+
+# ---- finer rules
+
+
+def _nodes_wanted(state: np.ndarray, ask: Ask) -> np.ndarray:
+    """(R,): nodes of a rule that should be fine enough where the given one is not; 0 where it is, or none would be.
+
+    The error falls geometrically with the number of nodes, see ``rules``.
+    """
+    K, error = ask.y.shape[-1], state[:, OTHER_ERROR]
+    late = (error > _ACCEPTED) & (error < _HOPELESS)
+    if not late.any():
+        return np.zeros(len(state))
+    factor = math.log(0.1 * _ACCEPTED) / np.log(np.clip(error, _ACCEPTED, _HOPELESS))
+    wanted = 32.0 * np.ceil(K * factor / 32.0)
+    return np.where(late & (wanted <= _MOST_NODES) & (2 * wanted < (ask.m or 0)), wanted, 0.0)
+
+
+def _rows_by_nodes(nodes: np.ndarray) -> list[tuple[Tensor, int]]:
+    """Rows that want the same number of nodes, and that number; not those that want none."""
+    if not nodes.any():
+        return []
+    return [(torch.from_numpy(np.flatnonzero(nodes == K)), int(K)) for K in np.unique(nodes) if K > 0]
+
+
+def _by_rule(ask: Ask, phi: Tensor, rows: Tensor, K: int) -> tuple[Ask, Tensor]:
+    """The same for some rows, by a rule of K nodes; phi is affine in y."""
+    m = ask.m or 0
+    at, weights, last = (torch.from_numpy(t).unsqueeze(0) for t in gauss_rule(m, K))
+    some = some_rows(ask, rows)
+    y, old_y, old_phi = at / (m - 1), some.y.double(), of_rows(phi, rows).double()
+    slope = (old_phi[:, -1:] - old_phi[:, :1]) / (old_y[:, -1:] - old_y[:, :1])
+    return some._replace(y=y, b=weights, last=last), old_phi[:, :1] + slope * (y - old_y[:, :1])
+
+
+# ---- ranks on a grid
+
+
+def _groups(index: np.ndarray, cells: np.ndarray, bytes_per_cell: int) -> list[tuple[np.ndarray, int]]:
+    """Rows in groups whose moments fit in the scratch memory, and the most cells that one of a group has."""
+    groups: list[tuple[np.ndarray, int]] = []
+    while len(index):
+        largest = int(cells[index].max())
+        if len(index) * largest * bytes_per_cell <= _SCRATCH:
+            return [*groups, (index, largest)]
+        most = np.maximum.accumulate(cells[index])
+        fits = max(1, int((most * np.arange(1, len(index) + 1) * bytes_per_cell <= _SCRATCH).sum()))
+        groups.append((index[:fits], int(most[fits - 1])))
+        index = index[fits:]
+    return groups
+
+
+def _pull_on_grid(ask: Ask, phi: Tensor) -> Answer:
+    posed = _posed(ask)
+    rows, n, pieces = posed.rows, posed.rows.n, posed.rows.pieces
+    state = _surveyed(posed)
+    out = torch.empty_like(ask.x, memory_format=torch.contiguous_format)
+    ends = np.zeros((1, 0, posed.y.shape[1])) if ask.last is None else _wide(ask.last)
+    levels, answers = _wide(phi), _array(out)
+    grid.lay_grid(0, posed.R, state, posed.eps)
+    todo = np.arange(posed.R)
+    small = 2.0 * posed.y.shape[1] ** 2  # nanoseconds for each node of a grid, at a guess
+    while len(todo):
+        late = []
+        for index, cells in _groups(todo, state[:, CELLS], 32 * pieces):
+            moments = np.empty((len(index), pieces, cells, 4))
+            run(grid.spread, len(index) * pieces, 3.0 * len(index) * n, rows, index, state, _NONE, moments)
+            run(grid.solve, len(index), small * cells * len(index), index, state, moments, posed.y, posed.b, levels,
+                ends, posed.eps)  # fmt: skip
+            run(grid.read, len(index) * pieces, 3.0 * len(index) * n, rows, index, state, moments, answers)
+            late.append(_refined(index, state))
+        todo = np.concatenate(late)
+    return _answer(out, state)
+
+
+def _refined(index: np.ndarray, state: np.ndarray) -> np.ndarray:
+    """Rows that a finer grid will help, with that grid."""
+    off = state[index, GRID_ERROR]
+    if not off.max() > _ACCEPTED:
+        return index[:0]
+    late: np.ndarray = index[(off > _ACCEPTED) & (state[index, OTHER_ERROR] <= _ACCEPTED)]
+    excess = np.minimum(state[late, GRID_ERROR] / _ACCEPTED, 4.0**4)  # a grid of fourth order; no blind leap
+    factor = 2.0 ** np.maximum(1.0, np.ceil(np.log2(excess) / 4.0))
+    late = late[(fits := state[late, CELLS] * factor <= grid.MOST_CELLS)]
+    state[late, CELLS] *= factor[fits]
+    state[late, WIDTH] /= factor[fits]
+    return late
+
+
+def _pull_on_grid_backward(ask: Ask, phi: Tensor, state: np.ndarray, w: Tensor) -> Tensor:
+    posed = _posed(ask)
+    rows, n, pieces = posed.rows, posed.rows.n, posed.rows.pieces
+    carried, levels = _array(w), _wide(phi)
+    out = torch.empty_like(ask.x, memory_format=torch.contiguous_format)
+    wide = out if out.dtype == torch.float32 else torch.empty_like(out, dtype=torch.float32)
+    g, answers = _array(wide), _array(out)
+    small = 2.0 * posed.y.shape[1] ** 2
+    for index, cells in _groups(np.arange(posed.R), state[:, CELLS], 64 * pieces):
+        moments, sums = np.empty((len(index), pieces, cells, 8)), np.empty((len(index), pieces, 2))
+        tasks, values = len(index) * pieces, len(index) * n
+        run(grid.spread, tasks, 4.0 * values, rows, index, state, carried, moments)
+        run(grid.solve_backward, len(index), small * cells * len(index), index, state, moments, posed.y, posed.b,
+            levels, posed.eps)  # fmt: skip
+        run(grid.read_backward, tasks, 4.0 * values, rows, index, state, moments, carried, g, sums)
+        run(finish, tasks, 1.0 * values, rows, index, state, sums, g, answers)
+    return out

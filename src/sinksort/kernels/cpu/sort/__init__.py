@@ -1,0 +1,1 @@
+"""Sorted values where eps is small or targets are many, in double precision."""

@@ -1,0 +1,299 @@
+"""Which implementation answers a call: fused kernels where they can, the reference everywhere else."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import logging
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any, NoReturn, cast
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from ..core.costs import Cost
+from ..core.modes import eager, forward_mode_on, tracing
+from ..core.solvers import Newton, Solver
+from ..core.squash import INCREASING_MAPS, Squash
+from .contract import Ask, Kernels, LateKernels, ShortKernels
+
+BACKENDS = ("auto", "torch", "triton", "numba")
+
+#: Rows up to this length are worked on by one thread (block) each, longer ones in pieces. Two targets on the CPU need
+#: so little scratch that a row may have as many values as a piece.
+_SHORT, _SHORT_OF_TWO = 2048, 1 << 15
+FEW_TARGETS, _FEW_NODES = 4, 128  #: that all kernels take for longer rows
+_AUTO = {"cpu": "numba", "cuda": "triton"}  #: by device
+_FILES = {"numba": ("cpu.rows", "cpu.long"), "triton": ("gpu.rows", "gpu.long")}
+_HINTS = {"numba": "install it with: pip install numba", "triton": "it comes with torch for CUDA on Linux"}
+_ORDINARY = Newton()
+_REACHED = 1e-5  #: marginal error that kernels always come below
+#: Least entropy of sorts and selections of short rows in single precision; of very short ones, to as few targets.
+_SHARP, _SHARP_OF_VERY_SHORT = 5e-3, 1e-3
+_VERY_SHARP = 2e-3  #: the same of quantiles
+_MOST_LOGS = 128  #: values of rows whose plans are answered as such
+_VERY_SHORT = 20  #: values of rows that Numba's kernels work on sixteen at a time
+#: Of single precision, and of potentials in 48 bits: beyond, hard plans come out wrong, or 1 / eps is nothing.
+_LEAST_EPS, _MOST_EPS = 1e-10, 1e20
+_SINGLE = (torch.float32, torch.float16, torch.bfloat16)
+
+_log = logging.getLogger("sinksort")
+_said: set[str] = set()  #: reasons that have been logged
+_reason: ContextVar[str] = ContextVar("sinksort_reason", default="its kernels do not take it")
+last_used: ContextVar[str] = ContextVar("sinksort_last_backend", default="torch")
+
+
+def last_backend() -> str:
+    """Which backend answered the last operator that was called here: "torch", "triton" or "numba".
+
+    >>> import torch, sinksort
+    >>> _ = sinksort.soft_rank(torch.randn(4, 10), backend="torch")
+    >>> sinksort.last_backend()
+    'torch'
+    """
+    return last_used.get()
+
+
+def _missing(package: str, name: str) -> str | None:
+    """Why no kernels of a backend can be used here, or None. Found out without importing the package behind it."""
+    if name == "triton" and torch.version.hip is not None:
+        return "its kernels have never run on AMD's devices, and this is torch for ROCm"
+    try:
+        there = importlib.util.find_spec(package) is not None
+    except (ImportError, ValueError):
+        there = False
+    return None if there else f"{package} is not installed; {_HINTS[name]}"
+
+
+_MISSING = {name: _missing(name, name) for name in _FILES}
+
+
+def missing(name: str) -> str | None:
+    """Why no kernels of the backend called ``name`` can be used here, or None if they can."""
+    return _MISSING[name]
+
+
+def kernels_named(name: str, ask: Ask) -> Kernels:
+    short, long = _FILES[name]
+    most = _SHORT_OF_TWO if name == "numba" and of_two(ask) else _SHORT
+    return _module(long if ask.x.shape[-1] > most or _one_by_one(name, ask) else short)
+
+
+def short_kernels(name: str) -> ShortKernels:
+    """Those that know ``logs``."""
+    return cast("ShortKernels", _module(_FILES[name][0]))
+
+
+def late_kernels(name: str, ask: Ask) -> LateKernels | None:
+    """Those for rows that the kernels left over."""
+    if name != "numba":
+        return None
+    kernels = cast("LateKernels", _module("cpu.rejected"))
+    return kernels if kernels.able(ask) else None
+
+
+def _one_by_one(name: str, ask: Ask) -> bool:
+    """Whether a short row with few targets is better off with the kernels for long rows, which have more digits.
+
+    In Triton of very short rows the others know gradients better, but memberships worse. In Numba the others are twice
+    as fast where eps is not too small for them. It never is for masks; gradients of quantiles lose a digit with every
+    digit of eps, until at last they are too few.
+    """
+    n, K = ask.x.shape[-1], ask.y.shape[-1]
+    if ask.m is not None or K > FEW_TARGETS:
+        return False
+    if name == "triton":
+        return K <= 2 or n >= 16
+    if of_two(ask):
+        return False
+    return n > _VERY_SHORT and sharp(ask, _VERY_SHARP) if _of_fillers(ask) else n >= 64 and sharp(ask)
+
+
+def of_two(ask: Ask) -> bool:
+    """Whether there are two targets, and so one unknown."""
+    return ask.m is None and ask.y.shape[-1] == 2
+
+
+def _any_eps(ask: Ask) -> bool:
+    """Whether Numba's kernels take every eps: of two targets, and of three whose weights are double."""
+    return of_two(ask) or (_of_fillers(ask) and ask.x.shape[-1] > _VERY_SHORT)
+
+
+def _of_fillers(ask: Ask) -> bool:
+    """Whether there are the three targets of a quantile, whose weights are double."""
+    return ask.m is None and ask.y.shape[-1] == 3 and ask.b.dtype == torch.float64
+
+
+def sharp(ask: Ask, below: float = _SHARP) -> bool:
+    """Whether eps is so small that what a few targets receive needs more than single precision."""
+    return not isinstance(ask.eps, Tensor) and ask.eps < below
+
+
+@functools.cache
+def _module(name: str) -> Kernels:
+    return cast("Kernels", importlib.import_module(f"{__package__}.{name}"))
+
+
+def chosen(
+    x: Tensor, eps: float | Tensor, cost: Cost, squash: Squash, solver: Solver, backend: str, *constants: Any
+) -> str | None:
+    """The backend whose kernels may answer, or None for the reference. ``constants`` must not need gradients.
+
+    What is wrong with an argument is for the reference to say.
+    """
+    if backend not in BACKENDS:
+        raise ValueError(f"backend must be one of {', '.join(map(repr, BACKENDS))}, got {backend!r}.")
+    remember("torch")
+    if backend == "torch" or not isinstance(x, Tensor):
+        return None
+    name = backend
+    if backend == "auto":
+        name = _AUTO.get(x.device.type, "")
+        if not name:
+            if x.device.type != "meta":
+                _say_once(f"there are none for {x.device.type} devices")
+            return None
+    reason = _MISSING[name]
+    if reason is not None and backend == "auto":
+        _say_once(reason)
+        return None
+    reason = reason or _unfit(x, eps, cost, squash, solver, constants)
+    return None if _refused(reason, backend) else name
+
+
+def able(name: str, ask: Ask, backend: str) -> bool:
+    """Whether the kernels called ``name`` can answer; remembered as the choice if so."""
+    if tracing():
+        # A trace cannot ask the kernels: what all of them can do must be enough.
+        few = ask.y.shape[-1] <= (FEW_TARGETS if ask.m is None else _FEW_NODES)
+        if not few and ask.x.shape[-1] > _SHORT:
+            return not _refused("a compiled program takes fewer targets for rows as long as these", backend)
+    elif _refused(kernels_named(name, ask).unable(ask), backend):
+        return False
+    remember(name)
+    return True
+
+
+def able_of_logs(name: str, ask: Ask, backend: str) -> bool:
+    """``able`` for ``logs``."""
+    n, reason = ask.x.shape[-1], None
+    if n > _MOST_LOGS:
+        reason = f"its kernels say where at most {_MOST_LOGS} values go, and there are {n}"
+    elif not tracing():
+        reason = short_kernels(name).unable(ask)
+    if _refused(reason, backend):
+        return False
+    remember(name)
+    return True
+
+
+def too_sharp(name: str, ask: Ask, backend: str) -> bool:
+    """Whether single precision is not enough for a few targets: what they receive changes within eps.
+
+    More targets are sorted in double precision then.
+    """
+    n, K, eps = ask.x.shape[-1], ask.y.shape[-1], ask.eps
+    if name != "numba" or K > FEW_TARGETS or n > _SHORT or isinstance(eps, Tensor):
+        return False
+    if _any_eps(ask) or _one_by_one(name, ask):
+        return False
+    least = least_eps(n, K)
+    return eps < least and _refused(f"its kernels sort and select from eps = {least:g} up, and eps = {eps:g}", backend)
+
+
+def least_eps(n: int, K: int) -> float:
+    """From which n values are sorted on K targets in single precision."""
+    return _SHARP_OF_VERY_SHORT if n <= _VERY_SHORT and K <= _VERY_SHORT else _SHARP
+
+
+def remember(name: str) -> None:
+    if not torch.compiler.is_compiling():
+        last_used.set(name)
+
+
+def _refused(reason: str | None, backend: str) -> bool:
+    """A reason sends ``auto`` to the reference, and is an error for who asked by name.
+
+    Who asked for Numba may still have the exact family: the reason is kept for ``settle``.
+    """
+    if reason is not None and backend != "auto":
+        if backend == "numba" and _MISSING["numba"] is None and eager():
+            _reason.set(reason)
+        else:
+            _complain(reason, backend)
+    return reason is not None
+
+
+def _complain(reason: str, backend: str) -> NoReturn:
+    raise ValueError(f"backend={backend!r} cannot answer this call: {reason}; backend='auto' chooses one that can.")
+
+
+def settle(used: str, backend: str) -> None:
+    """Remember who makes a plan, after the fast kernels did not; an error for who asked for another by name."""
+    if backend == "numba" and used != "numba":
+        _complain(_reason.get(), backend)
+    if backend in BACKENDS:  # not for rows that a kernel rejected, or for gradients: that operator has said its backend
+        remember(used)
+
+
+def refuse(reason: str, backend: str) -> None:
+    """Nothing, for ``auto``; an error for who asked by name."""
+    _refused(reason, backend)
+
+
+def _say_once(reason: str) -> None:
+    if not torch.compiler.is_compiling() and reason not in _said:
+        _said.add(reason)
+        _log.info("sinksort: fused kernels are not used, since %s", reason)
+
+
+def _unfit(
+    x: Tensor, eps: float | Tensor, cost: Cost, squash: Squash, solver: Solver, constants: tuple[Any, ...]
+) -> str | None:
+    if x.dtype not in _SINGLE:
+        return f"its kernels compute in single precision, and x is {x.dtype}"
+    if not _satisfied(solver):
+        return f"its kernels have their own solver, and solver={_shown(solver)} asks for another"
+    if not isinstance(cost, (int, float)) or cost != 2:
+        return f"its kernels know the squared cost only, and cost={_shown(cost)}"
+    if squash is not None and (not isinstance(squash, str) or squash not in INCREASING_MAPS):
+        return "its kernels know the squashes 'sigmoid', 'arctan' and None"
+    if isinstance(eps, Tensor):
+        return "its kernels want eps as a number, and it is a tensor"
+    if isinstance(eps, (int, float)) and eps > 0 and not _LEAST_EPS <= eps <= _MOST_EPS:
+        return f"its kernels take eps from {_LEAST_EPS:g} to {_MOST_EPS:g}, and eps = {eps:g}"
+    if any(isinstance(t, Tensor) and (t.requires_grad or _has_tangent(t)) for t in constants):
+        return "its kernels differentiate in x only, and another argument requires a gradient"
+    return _transformed(x)
+
+
+def _shown(option: object) -> str:
+    """An option in a message. ``torch.compile`` cannot trace how a dataclass is printed."""
+    return type(option).__name__ if torch.compiler.is_compiling() else repr(option)
+
+
+def _satisfied(solver: Solver) -> bool:
+    """Whether what kernels do is what was asked for: they are finer than any tolerance that is not very small."""
+    if solver == _ORDINARY:
+        return True
+    fine = isinstance(solver, Newton) and (solver.tolerance is None or solver.tolerance >= _REACHED)
+    return fine and solver == Newton(tolerance=solver.tolerance)
+
+
+def _has_tangent(t: Tensor) -> bool:
+    return forward_ad.unpack_dual(t).tangent is not None if forward_mode_on() else False
+
+
+def _transformed(x: Tensor) -> str | None:
+    """Kernels are differentiated by autograd in reverse mode, and batched by vmap; all else is the reference's."""
+    if torch.compiler.is_compiling():
+        return None
+    if torch._C._functorch.maybe_current_level() is None:
+        return "its kernels have no forward-mode derivative" if _has_tangent(x) else None
+    interpreters: Callable[[], list[Any]] = torch._functorch.pyfunctorch.retrieve_all_functorch_interpreters
+    if all(each.key() == torch._C._functorch.TransformType.Vmap for each in interpreters()):
+        return None
+    return "its kernels are differentiated by autograd, not by the transforms of torch.func"

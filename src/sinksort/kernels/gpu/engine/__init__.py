@@ -1,0 +1,1 @@
+"""What all families on a GPU use: launches, the cache of compiled code, states, sums and elementary functions."""

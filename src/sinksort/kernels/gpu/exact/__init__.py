@@ -1,0 +1,1 @@
+"""Rows that the fast families reject, sorted values and logarithms of plans."""

@@ -1,0 +1,314 @@
+"""Long rows in Triton: a handful of launches, whatever the length; see ``contract`` for what is computed.
+
+Many targets (the nodes of a rule) go by way of a grid, ``grid.rows``; up to four targets one by one,
+``thresholds.passes``. Nothing here looks at a value, so a CUDA graph can record it.
+
+Rows onto few targets go three ways. Up to ``_WHOLE`` values one program has a row. Longer ones are shared by programs
+that wait for each other, in one launch. Where these cannot be launched, or there are so many values that neither their
+places nor single precision would do, a row is cut into chunks, and every pass over it is a launch.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+from torch import Tensor
+
+from ..contract import Answer, Ask
+from .engine.given import Given, row_stride, sizes_of, strided
+from .engine.launch import AT_ONCE, Recorder, again, launches
+from .engine.maths import CODES, moments
+from .exact import pieces_launch as late
+from .grid import rows as by_grid
+from .grid.rows import MOST_NODES, cut
+from .thresholds import backward as few_back
+from .thresholds import chunks, exchange
+from .thresholds import passes as few
+from .thresholds.several import several
+from .thresholds.start import ROUNDS, THRESHOLDS
+from .thresholds.two import two
+
+_FEW = 4
+_TOO_LONG = 1 << 31  #: values of a row, which kernels count in 32 bits; rows themselves are counted in 64
+_MOMENTS_BLOCK, _COUNT_BLOCK = 2048, 256
+_WHOLE = 32768  #: longest rows that one program works on, if targets are few
+_HELD, _TILE = 2048, 2048  #: longest rows of these that stay in registers, and values of the others at a time
+_SHARED_TILE, _SHARED_WARPS = 2048, 16  #: of those that several programs share
+#: Most values of all such rows, since their places are written down, and of one program, since it adds up singles.
+_MOST_SHARED, _MOST_EACH = 1 << 24, 1 << 20
+_FEW_PROGRAMS = 132  #: chunks of all rows, if targets are few: every program adds up what all of a row left
+_FEW_BLOCK = 1024
+#: Least eps at which gradients of averages are computed in single precision, if values are squashed.
+_LEAST_EPS_OF_SINGLES = 2e-3
+_PASSES = 9  #: over a row that is cut into chunks; five are ordinary
+
+
+def unable(ask: Ask) -> str | None:
+    n, K = ask.x.shape[-1], ask.y.shape[-1]
+    if n >= _TOO_LONG:
+        return f"its kernels take rows of fewer than 2^31 values, and a row has {n}"
+    if ask.m is None and K > _FEW:
+        return f"long rows take at most {_FEW} targets one by one, and there are {K}"
+    if K > MOST_NODES:
+        return f"its kernels take at most {MOST_NODES} nodes, and there are {K}"
+    return None
+
+
+def _of_eps(ask: Ask) -> tuple[float, Tensor, bool]:
+    """As a number, as rows, and which of the two it is."""
+    return (0.0, ask.eps, True) if isinstance(ask.eps, Tensor) else (float(ask.eps), ask.y, False)
+
+
+def weightless(_ask: Ask) -> bool:
+    return False
+
+
+def final(ask: Ask) -> bool:
+    """Whether every row is answered: many targets by a last launch, few where one program takes all steps it needs.
+
+    Squashed values are all within the range of the targets, and panels of nodes suffice for any of them. Others may be
+    as far apart as they like, and need as many panels as they like: somebody has to look whether there were enough.
+    """
+    if ask.m is None:
+        return ask.x.shape[-1] <= _WHOLE or _shared(ask.x) is not None
+    return ask.squash is not None and AT_ONCE
+
+
+def state_layout(ask: Ask) -> tuple[int, torch.dtype]:
+    if ask.m is None:
+        return few.STATE.value, torch.float64
+    return (sizes_of(ask.y).state + late.state_behind(ask.y)) // 2, torch.float64
+
+
+def pull(ask: Ask, phi: Tensor) -> Answer:
+    return _few(ask, phi) if ask.m is None else _pull_by_grid(ask, phi)
+
+
+def pull_backward(ask: Ask, phi: Tensor, state: Tensor, w: Tensor) -> Tensor:
+    return _few_backward(ask, phi, state, w) if ask.m is None else _pull_back_by_grid(ask, phi, state, w)
+
+
+def push(ask: Ask) -> Answer:
+    return _few(ask, None)
+
+
+def push_backward(ask: Ask, state: Tensor, c: Tensor) -> Tensor:
+    return _few_backward(ask, c, state, None)
+
+
+def _what(ask: Ask, *others: bool) -> tuple[int | bool, ...]:
+    """All that launches depend on and that is not the layout of a tensor."""
+    return CODES[ask.squash], ask.a is not None, isinstance(ask.eps, Tensor), *others
+
+
+def _targets(ask: Ask) -> int:
+    """How many the nodes of a rule stand for."""
+    return ask.y.shape[-1] if ask.m is None else ask.m
+
+
+def _pull_by_grid(ask: Ask, phi: Tensor) -> Answer:
+    made = again(ask.known, "grid", ask.x)
+    if made is not None:
+        return Answer(*made)
+    x = ask.x
+    columns, dtype = state_layout(ask)
+    last = ask.y if ask.last is None else ask.last
+    state = x.new_empty(len(x), columns, dtype=dtype)
+    error = x.new_empty(len(x), dtype=torch.float32)
+    out = torch.empty_like(x, memory_format=torch.contiguous_format)
+    given = _given_to_grid(ask, phi, state)
+
+    def make(launch: Recorder) -> None:
+        by_grid.forward(launch, given, last, out, error)
+        if AT_ONCE:
+            late.forward(launch, given, _targets(ask), out, error)
+
+    tensors = x, given.a, ask.y, ask.b, phi, last, given.eps_rows
+    launches(("grid", ask.m, *_what(ask)), tensors, (out, state, error), given.eps, make, ask.known, (x,))
+    return Answer(out, state, error)
+
+
+def _pull_back_by_grid(ask: Ask, phi: Tensor, state: Tensor, w: Tensor) -> Tensor:
+    made = again(ask.known, "grid back", ask.x, state, w)
+    if made is not None:
+        return made[0]
+    x = ask.x
+    out = torch.empty_like(x, memory_format=torch.contiguous_format)
+    given = _given_to_grid(ask, phi, state)
+
+    def make(launch: Recorder) -> None:
+        counters = by_grid.backward(launch, given, w, out)
+        if AT_ONCE:
+            late.backward(launch, given, _targets(ask), w, counters, out)
+
+    tensors = x, given.a, ask.y, ask.b, phi, given.eps_rows, state, w
+    launches(("grid back", ask.m, *_what(ask)), tensors, (out,), given.eps, make, ask.known, (x, state, w))
+    return out
+
+
+def _given_to_grid(ask: Ask, phi: Tensor, state: Tensor) -> Given:
+    code, weighted, by_row = _what(ask)
+    eps, eps_rows, _ = _of_eps(ask)
+    a = ask.x if ask.a is None else ask.a
+    size = 2 * state.shape[1]
+    return Given(ask.x, a, ask.y, ask.b, phi, eps, eps_rows, code, bool(weighted), bool(by_row), state, size, 0)
+
+
+def _held(n: int) -> tuple[int, int]:
+    """Values of a row that are worked on at once, all of them if they fit into registers, and warps that do so."""
+    if n > _HELD:
+        return _TILE, 8
+    block = max(triton.next_power_of_2(n), 32)
+    return block, 8 if block > 1024 else min(max(block // 128, 1), 4)
+
+
+def _shared(x: Tensor) -> tuple[int, int] | None:
+    """How many programs share a long row, and how many values each of them has; None if they cannot.
+
+    All programs of all rows run at once. Parts begin where memory is read in one piece.
+    """
+    R, n = x.shape
+    each = -(-n // max(late.programs_of(x.device) // max(R, 1), 1))
+    each = -(-each // 64) * 64
+    return (-(-n // each), each) if AT_ONCE and R * n <= _MOST_SHARED and each <= _MOST_EACH else None
+
+
+def _room(x: Tensor) -> int:
+    """For as many programs as may share a row: one kernel for any number of rows."""
+    return triton.next_power_of_2(late.programs_of(x.device))
+
+
+def _few(ask: Ask, phi: Tensor | None) -> Answer:
+    """Onto two to four targets: averages of phi over them, or of x in each of them."""
+    made = again(ask.known, "few", ask.x)
+    if made is not None:
+        return Answer(*made)
+    x, n, R, K = ask.x, ask.x.shape[1], len(ask.x), ask.y.shape[-1]
+    push_, a, levels = phi is None, x if ask.a is None else ask.a, ask.y if phi is None else phi
+    eps, eps_rows, _ = _of_eps(ask)
+    state = x.new_empty(R, few.STATE.value, dtype=torch.float64)
+    error = x.new_empty(R, dtype=torch.float32)
+    if push_:
+        out = x.new_empty(R, K, dtype=torch.float32)
+    else:
+        out = torch.empty_like(x, memory_format=torch.contiguous_format)
+
+    def make(launch: Recorder) -> None:
+        of_x, of_a = strided(x), strided(a)
+        of_targets = ask.y, row_stride(ask.y), ask.b, row_stride(ask.b)
+        of_phi, of_eps = (levels, row_stride(levels)), (eps, eps_rows)
+        (code, weighted, by_row), KP = _what(ask), 2 if K <= 2 else 4
+        shared = (1, n) if n <= _WHOLE else _shared(x)
+        if shared is not None:
+            (G, each), (block, warps) = shared, _held(n) if n <= _WHOLE else (_SHARED_TILE, _SHARED_WARPS)
+            places = state if n <= block else launch.empty(R * n, dtype=torch.float64)
+            lines, counters = state, state
+            if G > 1:
+                lines = launch.empty(R * G * exchange.LINES.value * exchange.LINE.value, dtype=torch.float64)
+                counters = launch.counters(R * exchange.COUNTERS.value)
+            (launch.at_once if G > 1 else launch)(
+                two if K <= 2 else several, R * G,
+                *of_x, *of_a, *of_targets, *of_phi, *of_eps, out, state, error, places, lines, counters, n, each,
+                triton.cdiv(each, block), G, K=K, SQUASH=code, WEIGHTED=weighted, EPS_ROWS=by_row, PUSH=push_,
+                HELD=n <= block, BLOCK=block, PP=_room(x) if G > 1 else 1, num_warps=warps,
+            )  # fmt: skip
+            return
+        G, tiles = cut(R, n, _MOMENTS_BLOCK, _FEW_PROGRAMS)
+        GP = triton.next_power_of_2(G)
+        stats = launch.empty(R * G * 8, dtype=torch.float64)
+        launch(
+            moments, R * G, *of_x, *of_a, *of_targets[:2], K, stats, n, tiles, G,
+            SQUASH=code, WEIGHTED=weighted, RULE=False, BLOCK=_MOMENTS_BLOCK,
+        )  # fmt: skip
+        rounds, lines = ROUNDS.value, (2 if K <= 2 else 4 if K == 3 else 8) * THRESHOLDS.value
+        brackets = launch.empty(rounds, R * 16, dtype=torch.float64)
+        counts = launch.empty(2, R * G * lines, dtype=torch.float64)
+        for i in range(rounds):
+            launch(
+                chunks.narrow, R * G,
+                *of_x, *of_a, stats, *of_targets[2:], brackets[i - 1], brackets[i], counts[1 - i % 2], counts[i % 2],
+                n, tiles * (_MOMENTS_BLOCK // _COUNT_BLOCK), G, 16 * (i == 0),
+                K=K, KP=KP, GP=GP, SQUASH=code, WEIGHTED=weighted, BLOCK=_COUNT_BLOCK, num_warps=8,
+            )  # fmt: skip
+        carry = launch.empty(_PASSES + 1, R * chunks.CARRY.value, dtype=torch.float64)
+        launch(
+            chunks.begin, R,
+            stats, brackets[rounds - 1], counts[1 - rounds % 2], *of_targets, *of_eps, carry, G,
+            K=K, KP=KP, GP=GP, SQUASH=code, EPS_ROWS=by_row,
+        )  # fmt: skip
+        sums = launch.empty(2, R * G * chunks.CHUNK.value, dtype=torch.float64)
+        for i in range(_PASSES):
+            launch(
+                chunks.step, R * G,
+                *of_x, *of_a, stats, *of_targets, *of_eps, carry[i], carry[i + 1], sums[1 - i % 2], sums[i % 2],
+                n, tiles * (_MOMENTS_BLOCK // _FEW_BLOCK), G, 16 * (i == 0), K=K, KP=KP, GP=GP, SQUASH=code,
+                WEIGHTED=weighted, EPS_ROWS=by_row, PUSH=push_, BLOCK=_FEW_BLOCK, num_warps=8,
+            )  # fmt: skip
+        launch(
+            chunks.end, R if push_ else R * G,
+            *of_x, stats, *of_targets, *of_phi, *of_eps, carry[_PASSES], sums[(_PASSES - 1) % 2], out, state, error,
+            n, tiles * (_MOMENTS_BLOCK // _FEW_BLOCK), G,
+            K=K, KP=KP, GP=GP, SQUASH=code, EPS_ROWS=by_row, PUSH=push_, BLOCK=_FEW_BLOCK, num_warps=8,
+        )  # fmt: skip
+
+    given = x, a, ask.y, ask.b, levels, eps_rows
+    launches(("few", *_what(ask, push_)), given, (out, state, error), eps, make, ask.known, (x,))
+    return Answer(out, state, error)
+
+
+def _few_backward(ask: Ask, phi: Tensor, state: Tensor, w: Tensor | None) -> Tensor:
+    """The cotangent of x: from w (R, n), or for push from ``phi``, the cotangent (R, K) of the averages."""
+    phi = phi.contiguous()
+    changing = ask.x, state, phi if w is None else w
+    made = again(ask.known, "few back", *changing)
+    if made is not None:
+        return made[0]
+    x, n, R, K = ask.x, ask.x.shape[1], len(ask.x), ask.y.shape[-1]
+    push_, a, pulls = w is None, x if ask.a is None else ask.a, x if w is None else w
+    # What is pulled may cancel down to rounding at any eps: one value between two targets, or several that are equal.
+    small = isinstance(ask.eps, Tensor) or ask.eps < _LEAST_EPS_OF_SINGLES
+    double = not push_ or ask.a is not None or ask.squash is None or small
+    eps, eps_rows, _ = _of_eps(ask)
+    out = torch.empty_like(x, memory_format=torch.contiguous_format)
+
+    def make(launch: Recorder) -> None:
+        arguments = (
+            *strided(x), *strided(a), *strided(pulls), ask.y, row_stride(ask.y), ask.b, row_stride(ask.b),
+            phi, row_stride(phi), eps, eps_rows, state,
+        )  # fmt: skip
+        (code, weighted, by_row), KP = _what(ask), 2 if K <= 2 else 4
+        if n <= _WHOLE:
+            launch(
+                few_back.whole_back, R,
+                *arguments, out, n, triton.cdiv(n, _FEW_BLOCK),
+                K=K, KP=KP, SQUASH=code, WEIGHTED=weighted, EPS_ROWS=by_row, PUSH=push_, DOUBLE=double,
+                BLOCK=_FEW_BLOCK, num_warps=8,
+            )  # fmt: skip
+            return
+        most = late.programs_of(x.device)
+        G, tiles = cut(R, n, _FEW_BLOCK, min(most, _FEW_PROGRAMS) if AT_ONCE and most > 1 else _FEW_PROGRAMS)
+        sums = launch.empty(R * G * few_back.BACK.value, dtype=torch.float64)
+        if AT_ONCE and 1 < R * G <= most:
+            launch.at_once(
+                few_back.chunks_back, R * G,
+                *arguments, sums, launch.counters(R * exchange.COUNTERS.value), out, n, tiles, G, K=K, KP=KP,
+                GP=_room(x), SQUASH=code, WEIGHTED=weighted, EPS_ROWS=by_row, PUSH=push_,
+                DOUBLE=double, BLOCK=_FEW_BLOCK, num_warps=_SHARED_WARPS,
+            )  # fmt: skip
+            return
+        launch(
+            few_back.chunk_sums, R * G,
+            *arguments, sums, n, tiles, G,
+            K=K, KP=KP, SQUASH=code, WEIGHTED=weighted, EPS_ROWS=by_row, PUSH=push_, DOUBLE=double,
+            BLOCK=_FEW_BLOCK, num_warps=8,
+        )  # fmt: skip
+        launch(
+            few_back.chunk_write, R * G,
+            *arguments, sums, out, n, tiles, G, K=K, KP=KP, GP=triton.next_power_of_2(G),
+            SQUASH=code, WEIGHTED=weighted, EPS_ROWS=by_row, PUSH=push_, DOUBLE=double,
+            BLOCK=_FEW_BLOCK, num_warps=8,
+        )  # fmt: skip
+
+    given = x, a, ask.y, ask.b, phi, eps_rows, state, pulls
+    launches(("few back", *_what(ask, push_, double)), given, (out,), eps, make, ask.known, changing)
+    return out

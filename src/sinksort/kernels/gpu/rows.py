@@ -1,0 +1,371 @@
+"""Triton kernels for rows that fit a thread block: the contract of ``contract`` for CUDA, n up to 2048.
+
+Where values are pulled, rows whose plan fits into registers are answered by ``registers.rows``, one program each, and
+rows of many values whose targets are given by a rule by way of a grid, in the launches of ``grid.rows``; a launch
+of ``exact.rows`` follows for those of them with gaps, ties and tails. The others are answered by
+``exact.matrix``, one program each. A last launch is always made and returns at once for rows whose estimated error is
+small; the others are solved with all their targets (``exact.all_targets``), gradients included.
+Nothing waits for the device, and the number of launches does not depend on values. Answers are final: a row that failed
+every time is NaN. Plans as such (``logs``) are answered by the last kernel alone.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..contract import Answer, Ask
+from .engine.given import Given, sizes_of
+from .engine.launch import Recorder, again, launches
+from .engine.parts import SQUASHES
+from .engine.state import doubles_for
+from .exact import all_targets, matrix
+from .exact import rows_launch as late
+from .grid import rows as by_grid
+from .registers import rows
+
+_PULL, _PUSH, _LOGS = all_targets.PULL.value, all_targets.PUSH.value, all_targets.LOGS.value
+_LONGEST = 2048
+_FEW = 128  #: targets of one matrix
+_HELD = 128  #: values and targets of a plan that fits into registers
+_FEW_VALUES = 32  #: values and targets of a plan that may hang on frail links
+_WIDE = 256  #: targets up to which the last launch computes in double precision; a grid is for more
+_EXACT = 256  #: rows up to this length start from their exact staircase
+_SURE = 1e-3  #: eps from which every row is solved
+_SHARP = 3e-4  #: eps below which plans in single precision lose gradients
+_BEFORE_GRID = 8  #: columns of the state before what the grid leaves
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def unable(ask: Ask) -> str | None:
+    """Why these kernels cannot answer, or None if they can."""
+    n, K = ask.x.shape[-1], ask.y.shape[-1]
+    if not ask.x.is_cuda and os.environ.get("TRITON_INTERPRET") != "1":
+        return f"Triton kernels run on CUDA, and x is on {ask.x.device}"
+    if ask.x.dtype not in _DTYPES:
+        return f"Triton kernels compute in single precision, and x is {ask.x.dtype}"
+    if n > _LONGEST:
+        return f"these kernels take rows of at most {_LONGEST} values, and there are {n}"
+    if max(K, ask.m or 0) > _LONGEST:
+        return f"these kernels take at most {_LONGEST} targets, and there are {max(K, ask.m or 0)}"
+    if ask.squash not in SQUASHES:
+        return f"these kernels know the squashes 'sigmoid', 'arctan' and None, and squash={ask.squash!r}"
+    return None
+
+
+def weightless(_ask: Ask) -> bool:
+    return False
+
+
+def final(ask: Ask) -> bool:
+    """Not where eps is so small that a row may fail in double precision: it is the reference's then, and no NaN."""
+    return isinstance(ask.eps, Tensor) or ask.eps >= _SURE
+
+
+def state_layout(ask: Ask) -> tuple[int, torch.dtype]:
+    """What the grid leaves is behind the facts of a row, and all parts and rows begin at multiples of 64 bytes then.
+
+    Of a row that is taken over, potentials stand where the grid's tables were; the gradient that a grid makes of such
+    tables, if any, is written over.
+    """
+    columns = doubles_for(max(ask.y.shape[-1], ask.m or 0))
+    if _on_grid(ask):
+        columns = max(_BEFORE_GRID + sizes_of(ask.y).state // 2, _before_tables(ask.y) + columns)
+        columns = -(-columns // 8) * 8
+    return columns, torch.float64
+
+
+def _before_tables(y: Tensor) -> int:
+    """Columns of a state before the tables of the grid."""
+    return _BEFORE_GRID + sizes_of(y).before_tables // 2
+
+
+def _on_grid(ask: Ask) -> bool:
+    """Whether values are spread to a grid first, if they are pulled."""
+    rule = ask.m is not None and ask.last is not None and ask.m > _WIDE
+    return rule and ask.x.shape[-1] > _WIDE and ask.y.shape[-1] <= by_grid.MOST_NODES
+
+
+def pull(ask: Ask, phi: Tensor) -> Answer:
+    return _forward(ask, phi)
+
+
+def push(ask: Ask) -> Answer:
+    return _forward(ask, None)
+
+
+def pull_backward(ask: Ask, phi: Tensor, state: Tensor, w: Tensor) -> Tensor:
+    return _backward(ask, phi, state, w)
+
+
+def push_backward(ask: Ask, state: Tensor, c: Tensor) -> Tensor:
+    return _backward(ask, None, state, c)
+
+
+def logs_layout(ask: Ask) -> tuple[int, torch.dtype]:
+    return state_layout(ask)
+
+
+def logs(ask: Ask) -> Answer:
+    """In one launch, in double precision."""
+    made = again(ask.known, "logs", ask.x)
+    if made is not None:
+        return Answer(*made)
+    given, eps, eps_rows = _given(ask, None)
+    (R, n), K = ask.x.shape, ask.y.shape[-1]
+    columns, dtype = state_layout(ask)
+    out = ask.x.new_empty(R, n, K, dtype=torch.float32)
+    state, error = ask.x.new_empty(R, columns, dtype=dtype), ask.x.new_empty(R, dtype=torch.float32)
+    what = _what(ask, _LOGS)
+
+    def make(launch: Recorder) -> None:
+        sizes = _Sizes.of(given, what)
+        at_once, warps = sizes.second
+        launch(
+            all_targets.forward, R, *given, eps_rows, out, state, error, eps,
+            n, K, K, columns, 0, *sizes.strides, **sizes.constants, READ=_LOGS,
+            GRID=False, ALWAYS=True, WIDE=True, TA=0, BLOCK_N=_power(n), BN=at_once, BK=_power(K), num_warps=warps,
+        )  # fmt: skip
+
+    launches(("logs", *what), (*given, eps_rows), (out, state, error), eps, make, ask.known, (ask.x,))
+    return Answer(out, state, error)
+
+
+def logs_backward(ask: Ask, state: Tensor, C: Tensor) -> Tensor:
+    C = C.contiguous()
+    made = again(ask.known, "logs backward", ask.x, state, C)
+    if made is not None:
+        return made[0]
+    given, eps, eps_rows = _given(ask, None)
+    (R, n), K = ask.x.shape, ask.y.shape[-1]
+    grad = ask.x.new_empty(ask.x.shape)
+    what = _what(ask, _LOGS)
+
+    def make(launch: Recorder) -> None:
+        sizes = _Sizes.of(given, what)
+        at_once, warps = sizes.second
+        partial = _singles(grad, launch)
+        launch(
+            all_targets.backward, R, *given, C, eps_rows, state, partial, partial, grad, eps,
+            n, K, K, state.shape[1], 0, *sizes.strides, _row_stride(C), 1, **sizes.constants, READ=_LOGS,
+            GRID=False, WIDE=True, TA=0, BLOCK_N=_power(n), BN=at_once, BK=_power(K), num_warps=warps,
+        )  # fmt: skip
+
+    all_given = (*given, C, eps_rows, state)
+    launches(("logs backward", *what), all_given, (grad,), eps, make, ask.known, (ask.x, state, C))
+    return grad
+
+
+def _given(ask: Ask, phi: Tensor | None) -> tuple[tuple[Tensor, ...], float, Tensor]:
+    """x, a, y, b, phi; eps as a number and as rows, of which one is not read."""
+    y = ask.y.contiguous()
+    levels = y if phi is None else phi.contiguous()  # not read when values are pushed
+    eps, eps_rows = (0.0, ask.eps) if isinstance(ask.eps, Tensor) else (float(ask.eps), y)
+    return (ask.x, ask.x if ask.a is None else ask.a, y, ask.b.contiguous(), levels), eps, eps_rows
+
+
+def _what(ask: Ask, read: int) -> tuple[int, bool, bool, bool, int, int | None]:
+    """All that launches depend on and that is not the layout of a tensor.
+
+    SQUASH, WEIGHTED, EPS_ROWS, whether all rows are for the last launch, READ and m.
+    """
+    return SQUASHES[ask.squash], ask.a is not None, isinstance(ask.eps, Tensor), at_last(ask, read), read, ask.m
+
+
+def at_last(ask: Ask, read: int = _PULL) -> bool:
+    """Whether all rows are for the last launch, which computes in double precision (up to 256 targets).
+
+    Weights, uneven targets (whose weights are double) and a small eps cost plans in single precision their gradients.
+    Of 4,096 rows up to 3,900 were off, and of unweighted ones at eps = 1e-4 one or two.
+    """
+    sharp = read == _PULL and not isinstance(ask.eps, Tensor) and ask.eps < _SHARP
+    raw = read == _PULL and ask.squash is None and ask.m is None and ask.y.shape[-1] != ask.x.shape[-1]
+    return sharp or raw or ask.a is not None or ask.b.dtype == torch.float64
+
+
+class _Sizes(NamedTuple):
+    """What both launches need to know, from the tensors and from ``_what``."""
+
+    n: int
+    K: int
+    strides: tuple[int, ...]  #: of x, a, y, b, phi
+    constants: dict[str, int | bool]
+    pull: bool
+    rule: bool
+    targets: int  #: of the second launch
+    wide: bool
+    at_last: bool  #: whether all rows are for the last launch, in double precision
+
+    @classmethod
+    def of(cls, given: tuple[Tensor, ...], what: tuple[int, bool, bool, bool, int, int | None]) -> _Sizes:
+        x, a, y, b, phi = given
+        *kind, double, read, m = what
+        rule = m is not None and read == _PULL
+        K = y.shape[1]
+        targets = m if m is not None and rule else K
+        strides = (
+            _row_stride(x), x.stride(1), _row_stride(a), a.stride(1), _row_stride(y), _row_stride(b), _row_stride(phi),
+        )  # fmt: skip
+        constants = dict(zip(("SQUASH", "WEIGHTED", "EPS_ROWS"), kind, strict=True))
+        wide = targets <= _WIDE
+        return cls(x.shape[1], K, strides, constants, read == _PULL, rule, targets, wide, double and wide)
+
+    @property
+    def held(self) -> bool:
+        """Whether ``registers.rows`` answers first."""
+        return self.pull and self.n <= _HELD and self.K <= _HELD
+
+    @property
+    def tiles(self) -> dict[str, int]:
+        """How ``registers.rows`` shares a plan among threads, and how many warps."""
+        block_n, block_k = _power(self.n, 8), _power(self.K, 8)
+        pairs = block_n * block_k
+        warps = 1 if pairs <= 1024 else 2 if pairs <= 2048 else 4
+        lanes = 16 if block_k > 64 else 8
+        values = 32 // lanes * warps
+        across = max(1, block_n // values)
+        few = max(block_n, block_k) <= _FEW_VALUES
+        return {"FEW": few, "KA": block_k // lanes, "V": across, "X": values, "KB": lanes, "num_warps": warps}
+
+    @property
+    def first(self) -> tuple[int, int]:
+        """How many values at a time, and warps: more would not fit into registers."""
+        block_n, block_k = _power(self.n), _power(self.K)
+        at_once = min(block_n, {16: 128, 32: 64, 64: 64, 128: 32}[block_k])
+        return at_once, 2 if at_once * block_k <= 512 else 4 if at_once * block_k <= 2048 else 8
+
+    @property
+    def second(self) -> tuple[int, int]:
+        if self.wide:
+            return min(_power(self.n), 32), 4 if _power(self.targets) <= 64 else 8
+        return 8192 // _power(self.targets), 8
+
+
+def _given_to_grid(
+    given: tuple[Tensor, ...],
+    eps: float,
+    eps_rows: Tensor,
+    what: tuple[int, bool, bool, bool, int, int | None],
+    state: Tensor,
+) -> Given:
+    x, a, y, b, phi = given
+    code, weighted, by_row = what[:3]
+    size = 2 * state.shape[1]
+    return Given(x, a, y, b, phi, eps, eps_rows, code, weighted, by_row, state, size, 2 * _BEFORE_GRID)
+
+
+def _row_stride(t: Tensor) -> int:
+    return t.stride(0) if t.shape[0] > 1 else 0
+
+
+def _power(count: int, least: int = 16) -> int:
+    return max(least, 1 << (count - 1).bit_length())
+
+
+def _singles(result: Tensor, launch: Recorder) -> Tensor:
+    """Memory for as many numbers in single precision: a result in which nothing stands yet, or scratch."""
+    return result if result.dtype == torch.float32 else launch.empty(*result.shape, dtype=torch.float32)
+
+
+def _forward(ask: Ask, phi: Tensor | None) -> Answer:
+    made = again(ask.known, "forward", ask.x)
+    if made is not None:
+        return Answer(*made)
+    given, eps, eps_rows = _given(ask, phi)
+    x, R = ask.x, ask.x.shape[0]
+    columns, dtype = state_layout(ask)
+    last = given[2] if ask.last is None else ask.last.contiguous()
+    out = x.new_empty(R, given[2].shape[1], dtype=torch.float32) if phi is None else x.new_empty(x.shape)
+    state = x.new_empty(R, columns, dtype=dtype)
+    error = x.new_empty(R, dtype=torch.float32)
+    read = _PUSH if phi is None else _PULL
+    what = _what(ask, read)
+    on_grid = read == _PULL and _on_grid(ask)
+
+    def make(launch: Recorder) -> None:
+        sizes = _Sizes.of(given, what)
+        n, K = sizes.n, sizes.K
+        if on_grid:
+            to_grid = _given_to_grid(given, eps, eps_rows, what, state)
+            by_grid.forward(launch, to_grid, last, out, error)
+            late.forward(launch, to_grid, sizes.targets, out, error)
+        elif K <= _FEW and not sizes.at_last:
+            singles = _singles(out, launch) if sizes.pull else launch.empty(R, n, dtype=torch.float32)
+            results = (singles, out, state, error)
+            numbers = (eps, n, K, columns, *sizes.strides, _row_stride(last))
+            constants = sizes.constants | {"RULE": sizes.rule and ask.last is not None, "MENDED": sizes.wide}
+            if sizes.held:
+                launch(rows.forward, R, *given, last, eps_rows, *results, *numbers, **constants, **sizes.tiles)
+            else:
+                at_once, warps = sizes.first
+                high = launch.empty(R, n, dtype=torch.float16)
+                launch(
+                    matrix.forward, R, *given, last, eps_rows, high, *results, *numbers,
+                    **constants, PUSH=read == _PUSH, EXACT=n <= _EXACT,
+                    BLOCK_N=_power(n), BN=at_once, BK=_power(K), num_warps=warps,
+                )  # fmt: skip
+        at_once, warps = sizes.second
+        launch(
+            all_targets.forward, R, *given, eps_rows, out, state, error, eps,
+            n, K, sizes.targets, columns, _before_tables(given[2]) if on_grid else 0, *sizes.strides,
+            **sizes.constants, READ=read, GRID=sizes.rule,
+            ALWAYS=K > _FEW or sizes.at_last, WIDE=sizes.wide, TA=0 if sizes.wide else 1,
+            BLOCK_N=_power(n), BN=at_once, BK=_power(sizes.targets), num_warps=warps,
+        )  # fmt: skip
+
+    all_given = (*given, last, eps_rows)
+    launches(("forward", ask.last is None, *what), all_given, (out, state, error), eps, make, ask.known, (x,))
+    return Answer(out, state, error)
+
+
+def _backward(ask: Ask, phi: Tensor | None, state: Tensor, w: Tensor) -> Tensor:
+    made = again(ask.known, "backward", ask.x, state, w)
+    if made is not None:
+        return made[0]
+    given, eps, eps_rows = _given(ask, phi)
+    x, R = ask.x, ask.x.shape[0]
+    grad = x.new_empty(x.shape)
+    read = _PUSH if phi is None else _PULL
+    what = _what(ask, read)
+    on_grid = read == _PULL and _on_grid(ask)
+
+    def make(launch: Recorder) -> None:
+        sizes = _Sizes.of(given, what)
+        n, K = sizes.n, sizes.K
+        partial = _singles(grad, launch)
+        room = partial if sizes.pull else launch.empty(R, max(n, K), dtype=torch.float32)
+        strides = *sizes.strides, _row_stride(w), w.stride(1)
+        if on_grid:
+            to_grid = _given_to_grid(given, eps, eps_rows, what, state)
+            by_grid.backward(launch, to_grid, w, grad)
+            late.backward(launch, to_grid, sizes.targets, w, grad)
+        elif K <= _FEW and not sizes.at_last:
+            if sizes.held:
+                launch(
+                    rows.backward, R, *given, w, eps_rows, partial, state, grad, eps,
+                    n, K, state.shape[1], *strides, **sizes.constants, **sizes.tiles,
+                )  # fmt: skip
+            else:
+                at_once, warps = sizes.first
+                high = launch.empty(R, n, dtype=torch.float16)
+                if sizes.pull:
+                    room = launch.empty(R, K, dtype=torch.float32)
+                launch(
+                    matrix.backward, R, *given, w, eps_rows, high, room, state, partial, grad, eps,
+                    n, K, state.shape[1], *strides, **sizes.constants, PUSH=read == _PUSH,
+                    BLOCK_N=_power(n), BN=at_once, BK=_power(K), num_warps=warps,
+                )  # fmt: skip
+        at_once, warps = sizes.second
+        launch(
+            all_targets.backward, R, *given, w, eps_rows, state, partial, room, grad, eps,
+            n, K, sizes.targets, state.shape[1], _before_tables(given[2]) if on_grid else 0, *strides,
+            **sizes.constants, READ=read,
+            GRID=sizes.rule, WIDE=sizes.wide, TA=0 if sizes.wide else 1,
+            BLOCK_N=_power(n), BN=at_once, BK=_power(sizes.targets), num_warps=warps,
+        )  # fmt: skip
+
+    launches(("backward", on_grid, *what), (*given, w, eps_rows, state), (grad,), eps, make, ask.known, (x, state, w))
+    return grad

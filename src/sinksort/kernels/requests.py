@@ -1,0 +1,296 @@
+"""The operators as kernels answer them: each poses an ask, and says what becomes of the answer.
+
+None comes back when the reference is to answer: because no kernels fit, or because an argument is wrong, which the
+reference says better. Who calls gives options by place: see ``memo``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..core.checks import values_readable
+from ..core.costs import Cost
+from ..core.problem import as_rows, entropy_number, like_rows
+from ..core.solvers import Solver
+from ..core.squash import Squash
+from .dispatch import able_of_logs, chosen, refuse
+from .memo import Posed, answered
+from .rows import ask_of, count_of, flattener, one_by_one, pulled, pushed, shaper, too_fine
+from .targets import MOST_TARGETS, Targets, default_targets, membership_targets, nodes_in_place_of
+
+_MOST_SORTED = 2048  #: targets that sorts by Numba take one by one: the longest rows that are worked on by one thread
+_FAINT = 1e-12  #: share of a target, of which only the reference tells from where it would get it
+
+
+@answered
+def ranks(
+    x: Tensor,
+    dim: int,
+    descending: bool,
+    weights: Tensor | None,
+    mask: Tensor | None,
+    targets: Tensor | None,
+    target_weights: Tensor | None,
+    num_targets: int | None,
+    eps: float | Tensor,
+    cost: Cost,
+    squash: Squash,
+    solver: Solver,
+    backend: str,
+) -> Posed | None:
+    plain = targets is None and target_weights is None and mask is None
+    name = chosen(x, eps, cost, squash, solver, backend, weights, targets, target_weights)
+    if name is None:
+        return None
+    rows = as_rows(x, dim)
+    m = count_of(rows, num_targets) if plain else 0
+    nodes = nodes_in_place_of(m, entropy_number(eps), name, squash) if m > 1 else None
+    if nodes is not None:
+        at = default_targets(rows.shape[-1], m, nodes, descending, x.device)
+    elif name == "numba" and MOST_TARGETS < m <= _MOST_SORTED and rows.shape[-1] <= _MOST_SORTED:
+        # Too sharp for a rule; said to be equal, so that they are so with all digits.
+        at = default_targets(rows.shape[-1], m, None, descending, x.device)._replace(m=m)
+    else:
+        several = one_by_one(x, rows, dim, mask, targets, target_weights, num_targets, descending, backend, name=name)
+        if several is None:
+            return None
+        at = several
+    uneven = targets is not None or target_weights is not None
+    return pulled(x, rows, dim, weights, mask, at, eps, squash, name, backend, uneven=uneven)
+
+
+@answered
+def sorts(
+    x: Tensor,
+    dim: int,
+    descending: bool,
+    weights: Tensor | None,
+    mask: Tensor | None,
+    targets: Tensor | None,
+    target_weights: Tensor | None,
+    num_targets: int | None,
+    eps: float | Tensor,
+    cost: Cost,
+    squash: Squash,
+    solver: Solver,
+    backend: str,
+    weightless: bool = True,
+) -> Posed | None:
+    """``weightless``: whether some of the targets that the caller gave may weigh nothing."""
+    name = chosen(x, eps, cost, squash, solver, backend, weights, targets, target_weights)
+    if name is None:
+        return None
+    rows = as_rows(x, dim)
+    if mask is not None:
+        refuse("its kernels sort rows without padding only", backend)
+        return None
+    most = _MOST_SORTED if name == "numba" else MOST_TARGETS
+    at = one_by_one(x, rows, dim, mask, targets, target_weights, num_targets, descending, backend, most, name)
+    if at is None:
+        return None
+    back, dtype = shaper(x, dim), x.dtype
+
+    def shaped(out: Tensor) -> Tensor:
+        return back((out.flip(-1) if descending else out).to(dtype))
+
+    weightless = weightless and target_weights is not None
+    uneven, flat = targets is not None or target_weights is not None, flattener(x, dim)
+    return pushed(x, rows, dim, weights, mask, at, eps, squash, name, backend, flat, shaped, weightless, uneven=uneven)
+
+
+@answered
+def memberships(
+    x: Tensor,
+    share: Callable[[Tensor, float | Tensor, int, Tensor | None], Tensor],
+    k: float | Tensor,
+    dim: int,
+    largest: bool,
+    weights: Tensor | None,
+    mask: Tensor | None,
+    eps: float | Tensor,
+    cost: Cost,
+    squash: Squash,
+    solver: Solver,
+    backend: str,
+) -> Posed | None:
+    """``share(x, k, dim, mask)`` is k/n, (..., 1), after checking k."""
+    name = chosen(x, eps, cost, squash, solver, backend, weights, k)
+    if name is None:
+        return None
+    rows = as_rows(x, dim)
+    n = rows.shape[-1]
+    if isinstance(k, (int, float)) and not isinstance(k, bool) and 0 <= k <= n and mask is None:
+        at = membership_targets(float(k) / n, largest, x.device)
+    else:
+        ends = membership_targets(0.5, largest, x.device)
+        of_all = share(x, k, dim, mask).reshape(-1, 1).double()
+        b = torch.cat([1.0 - of_all, of_all] if largest else [of_all, 1.0 - of_all], dim=-1)
+        at = Targets(ends.y, b, ends.phi)
+    return pulled(x, rows, dim, weights, mask, at, eps, squash, name, backend, selecting=True)
+
+
+@answered
+def quantiles(
+    x: Tensor,
+    fillers: Callable[[Tensor, Any, float | None, int, Tensor | None], Tensor],
+    q: float | tuple[float, ...] | Tensor,
+    width: float | None,
+    dim: int,
+    weights: Tensor | None,
+    mask: Tensor | None,
+    eps: float | Tensor,
+    cost: Cost,
+    squash: Squash,
+    solver: Solver,
+    backend: str,
+) -> Posed | None:
+    """(...) of one level, (levels, ...) of several; not yet masked.
+
+    ``fillers(x, q, width, dim, mask)`` are the target weights (levels, ..., 3).
+    """
+    name = chosen(x, eps, cost, squash, solver, backend, weights, q)
+    if name is None:
+        return None
+    rows, b, dtype = as_rows(x, dim), fillers(x, q, width, dim, mask), x.dtype
+    shape = (len(b), *rows.shape)
+    y = default_targets(rows.shape[-1], 3, None, False, x.device).y
+    b = b if b.numel() == 3 else b.expand(*shape[:-1], 3)  # one for all rows
+    at = Targets(y, b.reshape(-1, 3).double(), y)
+    if weights is not None:
+        weights = like_rows(weights, x, dim, "weights").expand(shape)
+    if mask is not None:
+        mask = like_rows(mask, x, dim, "mask").expand(shape)
+    several = q.ndim > 0 if isinstance(q, Tensor) else isinstance(q, tuple)
+    batch, flat = shape[:-1] if several else shape[1:-1], flattener(x, dim)
+
+    def single(x: Tensor) -> Tensor:  # gradients of several levels add up, which half precision had better not do
+        return x.float() if shape[0] > 1 and x.element_size() < 4 else x
+
+    def each(x: Tensor) -> Tensor:
+        return flat(x) if shape[0] == 1 else flat(single(x)).expand(shape[0], -1, -1).reshape(-1, shape[-1])
+
+    def shaped(out: Tensor) -> Tensor:
+        middle = out[:, 1].to(dtype)
+        return middle if len(batch) == 1 else middle.reshape(batch)
+
+    rows = single(rows).expand(shape)
+    return pushed(rows, rows, -1, weights, mask, at, eps, squash, name, backend, each, shaped, selecting=True)
+
+
+@answered
+def log_plans(
+    x: Tensor,
+    dim: int,
+    descending: bool,
+    weights: Tensor | None,
+    mask: Tensor | None,
+    targets: Tensor | None,
+    target_weights: Tensor | None,
+    num_targets: int | None,
+    eps: float | Tensor,
+    cost: Cost,
+    squash: Squash,
+    solver: Solver,
+    backend: str,
+) -> Posed | None:
+    """(..., n, m) float32: log of the share of each value that goes to each target, ``dim`` last; -inf for padding."""
+    found = _log_shares(x, dim, descending, weights, mask, targets, target_weights, num_targets, eps, cost, squash,
+                        solver, backend)  # fmt: skip
+    if found is None:
+        return None
+    posed, live = found
+    placed = posed.shaped
+    return posed._replace(shaped=lambda out: _from_the_top(placed(out), live, descending, -torch.inf))
+
+
+@answered
+def permutations(
+    x: Tensor,
+    dim: int,
+    descending: bool,
+    weights: Tensor | None,
+    mask: Tensor | None,
+    targets: Tensor | None,
+    target_weights: Tensor | None,
+    num_targets: int | None,
+    eps: float | Tensor,
+    cost: Cost,
+    squash: Squash,
+    solver: Solver,
+    backend: str,
+) -> Posed | None:
+    """(..., m, n): P_ji = a_i p_ij / b_j, normalised over the values; padding is 0."""
+    found = _log_shares(x, dim, descending, weights, mask, targets, target_weights, num_targets, eps, cost, squash,
+                        solver, backend)  # fmt: skip
+    if found is None:
+        return None
+    posed, live = found
+    placed, a, dtype, device = posed.shaped, posed.ask.a, x.dtype, x.device
+
+    def shaped(out: Tensor) -> Tensor:
+        log_p = placed(out)
+        if live is not None:  # any number in place of -inf, which would be no distribution
+            log_p = torch.where(torch.arange(log_p.shape[-1], device=device, dtype=torch.int64) < live, log_p, 0.0)
+        if a is not None:
+            log_p = log_p + a.log().reshape(*log_p.shape[:-1], 1)
+        return _from_the_top(torch.softmax(log_p, dim=-2), live, descending, 0.0).mT.to(dtype)
+
+    return posed._replace(shaped=shaped)
+
+
+# ---- parts
+
+
+def _log_shares(
+    x: Tensor,
+    dim: int,
+    descending: bool,
+    weights: Tensor | None,
+    mask: Tensor | None,
+    targets: Tensor | None,
+    target_weights: Tensor | None,
+    num_targets: int | None,
+    eps: float | Tensor,
+    cost: Cost,
+    squash: Squash,
+    solver: Solver,
+    backend: str,
+) -> tuple[Posed, Tensor | None] | None:
+    """log p (..., n, m), targets increasing; where targets are padded, how many are not (..., 1, 1)."""
+    name = chosen(x, eps, cost, squash, solver, backend, weights, targets, target_weights)
+    if name is None:
+        return None
+    rows = as_rows(x, dim)
+    at = one_by_one(x, rows, dim, mask, targets, target_weights, num_targets, descending, backend, name=name)
+    if at is None:
+        return None
+    if target_weights is not None and not (values_readable(at.b) and bool((at.b > _FAINT).all())):
+        refuse(
+            f"its kernels say from where targets get what they get if each is seen to weigh {_FAINT:g} or more", backend
+        )
+        return None
+    ask, kept = ask_of(x, rows, dim, weights, mask, at, eps, squash)
+    if (
+        ask is None
+        or too_fine(name, ask, backend, "logs", targets is not None or target_weights is not None, False)
+        or not able_of_logs(name, ask, backend)
+    ):
+        return None
+    shape = rows.shape
+    posed = Posed("logs", name, ask, None, flattener(x, dim), lambda out: out.reshape(*shape, -1))
+    padded = kept is not None and targets is None and target_weights is None and num_targets is None
+    return posed, kept.sum(-1)[..., None, None] if kept is not None and padded else None
+
+
+def _from_the_top(t: Tensor, live: Tensor | None, descending: bool, nothing: float) -> Tensor:
+    """(..., n, m): the last targets first when descending, padding last."""
+    if live is None:
+        return t.flip(-1) if descending else t
+    at = torch.arange(t.shape[-1], device=t.device, dtype=torch.int64)
+    if descending:
+        t = t.gather(-1, (live - 1 - at).clamp(min=0).expand(t.shape))
+    return torch.where(at < live, t, nothing)

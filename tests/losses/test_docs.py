@@ -1,0 +1,48 @@
+"""docs/losses.md: its table is the measured one; the benchmark covers every loss. Its code is run by test_docs.py."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+
+import pytest
+
+import sinksort.nn
+from sinksort import losses
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/losses.md").read_text(encoding="utf-8")
+RESULTS = ROOT / "benchmarks/results"
+
+
+@pytest.fixture
+def benchmark(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    return importlib.import_module("losses_vs_surrogates")
+
+
+def test_page_names_every_loss_and_its_module():
+    assert [name for name in losses.__all__ if name.endswith("_loss") and f"`{name}`" not in PAGE] == []
+    assert [name for name in sinksort.nn.__all__ if name.endswith("Loss") and f"`{name}`" not in PAGE] == []
+
+
+def test_table_of_the_page_follows_from_the_measured_numbers(benchmark):
+    measured = json.loads((RESULTS / "losses_vs_surrogates.json").read_text(encoding="utf-8"))
+    numbers = {f"{task['loss']}: {task['setting']}": task["values"] for task in measured["tasks"]}
+    table = benchmark.table(numbers)
+    assert table in (RESULTS / "losses_vs_surrogates.md").read_text(encoding="utf-8")
+    assert table in PAGE
+    assert all(len(values) == measured["seeds"] for task in numbers.values() for values in task.values())
+
+
+def test_benchmark_covers_every_loss(benchmark):
+    covered = {task.loss for task in benchmark.TASKS}
+    wanted = {name for name in losses.__all__ if name.endswith("_loss")}
+    assert wanted | {"median_of_means", "permutation_cross_entropy", "soft_conformal_quantile"} == covered
+
+
+def test_benchmark_repeats_itself(benchmark):
+    task = next(task for task in benchmark.TASKS if task.loss == "median_of_means")
+    first, again, other = (benchmark.run(task, task.objectives["Huber"], seed) for seed in (0, 0, 1))
+    assert first == again != other
