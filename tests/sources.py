@@ -16,7 +16,7 @@ LAYERS = (
     "kernels",
     "operators",
     "losses schedules relaxations distributed streaming",
-    "nn sklearn",
+    "nn sklearn compat",
     "snapshot",
     "show plot",
     "paper",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from pathlib import Path
+from typing import Any
 
 import griffe
 
@@ -12,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 #: Behind the public names; what is public of them is so in ``sinksort`` itself.
 ROOMS = ("sinksort.operators", "sinksort.core.solvers", "sinksort.kernels")
 #: Words of everyday language, or names that the operators have too: these link only when written in full.
-IN_FULL = ("sinksort.relaxations", "sinksort.distributed", "sinksort.streaming", "sinksort.plot")
+IN_FULL = ("sinksort.relaxations", "sinksort.distributed", "sinksort.streaming", "sinksort.plot", "sinksort.compat")
 #: A code span that is nothing but a name, or a call of it; not one that is a link already.
 SPAN = re.compile(r"(?<![\[`\w])(`{1,2})([A-Za-z_][\w.]*)(\([^`]*\))?\1(?![\]`])")
 FENCE = re.compile(r"^\s*(```|~~~)")
@@ -32,9 +33,16 @@ def modules() -> dict[str, list[str]]:
 
 def public_names(root: griffe.Module) -> dict[str, list[str]]:
     """Public names by public module, in the order of their ``__all__``; ``sinksort`` first."""
-    inside = [part for part in root.members.values() if part.is_module and not part.name.startswith("_")]
-    public = [root, *sorted((part for part in inside if part.path not in ROOMS), key=lambda part: part.path)]
+    public = [root, *sorted(public_modules(root), key=lambda part: part.path)]
     return {part.path: [str(name) for name in part.exports] for part in public if part.exports}
+
+
+def public_modules(package: Any) -> list[Any]:
+    """The modules of a package; of drop-ins, which have the modules of other libraries, those inside as well."""
+    inside = [part for part in package.members.values() if not part.is_alias and part.is_module]
+    inside = [part for part in inside if not part.name.startswith("_") and part.path not in ROOMS]
+    deeper = [each for part in inside if part.path.startswith("sinksort.compat") for each in public_modules(part)]
+    return inside + deeper
 
 
 def undocumented(root: griffe.Module) -> list[str]:
@@ -60,7 +68,7 @@ def link_targets() -> dict[str, str]:
             anchor = f"{module}.{name}"
             targets[anchor] = anchor
             targets[anchor.removeprefix("sinksort.")] = anchor
-            if module not in IN_FULL:
+            if not module.startswith(IN_FULL):
                 targets.setdefault(name, anchor)
     for anchor in INTERNALS:
         targets[anchor] = targets[anchor.removeprefix("sinksort.")] = anchor

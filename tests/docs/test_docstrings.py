@@ -11,6 +11,9 @@ import pytest
 PACKAGES = ["sinksort", "sinksort.distributed", "sinksort.losses", "sinksort.nn", "sinksort.relaxations"]
 PACKAGES += ["sinksort.plot", "sinksort.sklearn", "sinksort.streaming"]
 PUBLIC = [(package, name) for package in PACKAGES for name in importlib.import_module(package).__all__]
+DROP_INS = ["sinksort.compat.torchsort"]
+DROP_INS += ["sinksort.compat.fast_soft_sort.numpy_ops", "sinksort.compat.fast_soft_sort.pytorch_ops"]
+PUBLIC += [(module, name) for module in DROP_INS for name in importlib.import_module(module).__all__]
 PUBLIC += [("sinksort.schedules", name) for name in ("EpsSchedule", "rank_spread", "suggest_eps")]
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 

@@ -63,6 +63,8 @@ BROKEN: dict[str, str] = {
 
 #: Whoever stands above operators asks them, not kernels.
 ABOVE_OPERATORS = LAYERS.index("operators") + 1
+#: Rooms above operators that have kernels of their own: these use the engine, as families do.
+WITH_KERNELS = "relaxations"
 
 
 def _room(module: str) -> str:
@@ -101,6 +103,11 @@ def _forbidden_in_kernels(importer: str, imported: str) -> bool:
     return other != room and not (room not in (ENGINE, "front") and other == ENGINE)
 
 
+def _forbidden_above(importer: str, imported: str) -> bool:
+    uses_engine = _room(importer) in WITH_KERNELS.split() and _of_kernels(imported) == ENGINE
+    return _level(importer) >= ABOVE_OPERATORS and not uses_engine
+
+
 def _broken() -> set[tuple[str, str]]:
     found = set()
     for importer in sources.modules():
@@ -111,7 +118,7 @@ def _broken() -> set[tuple[str, str]]:
             if (
                 (_room(importer) == "kernels" and _forbidden_in_kernels(importer, imported))
                 or _level(imported) > _level(importer)
-                or (kernels and _room(importer) != "kernels" and _level(importer) >= ABOVE_OPERATORS)
+                or (kernels and _room(importer) != "kernels" and _forbidden_above(importer, imported))
             ):
                 found.add((importer, imported))
     return found

@@ -17,8 +17,13 @@ binary searches find it:
 There are log2(n) levels. A level takes O(n) for prefix sums and for writing the new blocks, and its n / 2h pairs of
 stretches of length h take O(log^2 h) each for the searches, O(n) in all levels together: O(n log n).
 
-No gradient is needed: blocks are locally constant, and their values are computed from s and w with ordinary operations
-(``block_values``), which is what makes all derivatives right wherever they exist.
+Blocks are locally constant, and their values are computed from s and w with ordinary operations (``block_values``):
+so all derivatives are right wherever they exist. The first derivative adds up a cotangent c block by block, and each
+entry receives a share of the sum: equal shares for l2; for kl in proportion to exp(s), or exp(w) with a minus sign.
+
+Two functions make this one of three implementations, beside ``isotonic_numba`` and ``isotonic_triton``, which read a
+row from its first entry to its last: ``pooled`` and ``spread``. This one serves all devices, ``torch.func``, forward
+mode and higher derivatives; ``isotonic_autograd`` chooses.
 """
 
 from __future__ import annotations
@@ -29,6 +34,42 @@ import torch
 from torch import Tensor
 
 from ..core.modes import whole
+from ..core.problem import wide_dtype
+
+#: Neighbours in a row of v that differ by at most this belong to one block when v is differentiated: values that are
+#: equal but for rounding are so as well, and share the gradient of a tie.
+TOGETHER = 1e-9
+
+
+def pooled(s: Tensor, w: Tensor, kl: bool, falling: bool) -> Tensor:
+    """The solution v for rows s (..., n) and w, computed in float64; ``falling``: v_1 >= ... >= v_n.
+
+    A row with a NaN is all NaN, and so is a row in which infinite entries leave no solution. Differentiable.
+    """
+    wide = wide_dtype(s.device)
+    a, b = s.to(wide), w.to(wide).expand_as(s)
+    if falling:
+        a, b = a.flip(-1), b.flip(-1)
+    v = block_values(a, b, isotonic_blocks(a.detach(), b.detach(), kl), kl)
+    gap = (a - b).detach()
+    lost = gap.isnan().any(-1, keepdim=True) | (gap.isinf().any(-1) & (v.detach().diff() < 0).any(-1)).unsqueeze(-1)
+    v = v * torch.where(lost, torch.nan, 1.0)
+    return (v.flip(-1) if falling else v).to(s.dtype)
+
+
+def spread(z: Tensor, v: Tensor, c: Tensor, kl: bool) -> Tensor:
+    """For each entry its share of the total of c (..., n) in its block of v. z is s or w. Differentiable in z and c."""
+    wide = wide_dtype(v.device)
+    index = torch.arange(whole(v.shape[-1]), device=v.device).expand(v.shape)
+    alike = torch.nn.functional.pad(v.detach().diff().abs() <= TOGETHER, (1, 0))
+    first = torch.where(alike, 0, index).cummax(-1).values
+    total = _total(c.to(wide) * torch.where(v.detach().isnan(), torch.nan, 1.0), first).gather(-1, first)
+    if kl:
+        z = z.to(wide).expand_as(v)
+        shares = (z - _log_total(z, first)).exp()
+    else:
+        shares = _total(torch.ones_like(total), first).gather(-1, first).reciprocal()
+    return (total * shares).to(v.dtype)
 
 
 def isotonic_blocks(s: Tensor, w: Tensor, kl: bool) -> Tensor:
@@ -114,15 +155,17 @@ def _first_index(holds: Callable[[Tensor], Tensor], h: int, like: Tensor) -> Ten
 
 def block_values(s: Tensor, w: Tensor, first: Tensor, kl: bool) -> Tensor:
     """v (..., n): the value of each entry's block, differentiable in s and w as often as one likes."""
+    if kl:
+        return _log_total(s, first) - _log_total(w, first)
+    return (_total(s - w, first) / _total(torch.ones_like(s), first).clamp(min=1.0)).gather(-1, first)
 
-    def total(t: Tensor) -> Tensor:
-        return torch.zeros_like(t).scatter_add(-1, first, t)
 
-    if not kl:
-        return (total(s - w) / total(torch.ones_like(s)).clamp(min=1.0)).gather(-1, first)
+def _total(t: Tensor, first: Tensor) -> Tensor:
+    """The sum over each block, at its first entry."""
+    return torch.zeros_like(t).scatter_add(-1, first, t)
 
-    def log_total(t: Tensor) -> Tensor:
-        top = torch.full_like(t, -float("inf")).scatter_reduce(-1, first, t.detach(), "amax").gather(-1, first)
-        return total((t - top).exp()).gather(-1, first).log() + top
 
-    return log_total(s) - log_total(w)
+def _log_total(t: Tensor, first: Tensor) -> Tensor:
+    """The logarithm of the sum of exp(t) over each block, at all its entries."""
+    top = torch.full_like(t, -float("inf")).scatter_reduce(-1, first, t.detach(), "amax").gather(-1, first)
+    return _total((t - top).exp(), first).gather(-1, first).log() + top

@@ -14,9 +14,8 @@ A linear function on P(rho) is maximised by the hard ranks and the projection ad
 hard once strength is below a threshold that depends on the gaps of x, and its gradient is then zero for ranks. For kl
 the ranks are exp(P_E(x / strength, log rho)), which is again a point of P(rho).
 
-Derivatives: inside a block of v, l2 ranks are z minus the block's average of z - w, kl ranks are softmaxes; both
-follow from ``block_values`` by ordinary rules. l2 is piecewise linear, so its second derivatives are zero; those of
-kl are not.
+Derivatives: inside a block of v, l2 ranks are z minus the block's average of z - w, kl ranks are softmaxes. l2 is
+piecewise linear, so its second derivatives are zero; those of kl are not.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ import torch
 from torch import Tensor
 
 from .base import Relaxation, Rows
-from .isotonic import block_values, isotonic_blocks
+from .isotonic_autograd import isotonic
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,5 +81,4 @@ class Permutahedron(Relaxation):
             apart = torch.where(torch.isfinite(gap), gap, 0.0) + rows.positions()
             s = torch.where(alive, s, apart)
             w = torch.where(alive, w, 0.0)
-        first = isotonic_blocks(s.detach(), w.detach(), kl)
-        return s - block_values(s, w, first, kl)
+        return s - isotonic(s, w, kl)

@@ -36,10 +36,12 @@ _ALONE = "exact"  #: the family that shares no function with another
 def _sources(folder: Path) -> str:
     """Hash the files whose functions a compiled function of a folder may contain.
 
-    The exact family uses the engine only. The other families use functions of each other.
+    The exact family and folders outside of kernels/cpu use the engine only. The other families use functions of each
+    other.
     """
     cpu = _HERE.parent
-    others = [folder] if folder.name == _ALONE else [cpu, *(each for each in cpu.iterdir() if each.name != _ALONE)]
+    alone = folder.name == _ALONE or cpu not in (folder, *folder.parents)
+    others = [folder] if alone else [cpu, *(each for each in cpu.iterdir() if each.name != _ALONE)]
     files = sorted({file for each in (_HERE, *others) for file in each.glob("*.py")})
     return hashlib.sha256(b"".join(f.read_bytes() for f in files)).hexdigest()
 
