@@ -17,7 +17,7 @@ from tests.sources import LAYERS
 
 #: What -> how much of it there is. Nothing here may grow.
 RATCHETS = {
-    "lines in kernels/": 23201,
+    "lines in kernels/": 23200,
     "files in kernels/": 123,
     "files flat in kernels/": 13,
     "files flat in the package": 5,

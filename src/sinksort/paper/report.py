@@ -38,7 +38,7 @@ def build(out: Path, to: Path) -> list[Path]:
     """Collect what is finished below ``out`` into ``to/raw``, and write ``README.md``, ``report.html`` and pictures."""
     raw = to / "raw"
     written = collect(out, raw)
-    if not written and not any(raw.glob("*.jsonl")):
+    if not written and not any(raw.glob("*")):
         raise FileNotFoundError(
             f"there are no finished runs in {out} and none in {raw}, so there is nothing to report. "
             "Run an experiment first, with: sinksort reproduce NAME"

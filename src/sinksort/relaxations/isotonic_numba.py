@@ -21,7 +21,7 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from ..kernels.cpu.engine.compile import exact
+from ..kernels.cpu.engine.compile import jit
 from ..kernels.cpu.engine.threads import run
 from .isotonic import TOGETHER
 
@@ -49,7 +49,7 @@ def _array(t: Tensor) -> np.ndarray:
     return t.contiguous().numpy(force=True)  # not a copy, on the CPU
 
 
-@exact
+@jit
 def pool_rows(first: int, last: int, s: Any, w: Any, kl: bool, falling: bool, v: Any) -> None:
     """Rows ``first`` to ``last`` - 1. IN: s (R, n), w (R or 1, n). OUT: v (R, n)."""
     n = s.shape[1]
@@ -70,7 +70,7 @@ def _joins(below: Any, value: Any, falling: bool) -> Any:
     return below <= value if falling else below >= value
 
 
-@exact
+@jit
 def _stack_l2(s: Any, w: Any, falling: bool, begins: Any, sums: Any, v: Any) -> int:
     """Return the number of blocks. OUT: where each begins, its sum of s - w, and in v its value."""
     blocks = 0
@@ -87,7 +87,7 @@ def _stack_l2(s: Any, w: Any, falling: bool, begins: Any, sums: Any, v: Any) -> 
     return blocks
 
 
-@exact
+@jit
 def _stack_kl(s: Any, w: Any, falling: bool, begins: Any, sums: Any, v: Any) -> int:
     """The same, with sums of exp(s) and exp(w): as the largest exponent of a block and the sum relative to it."""
     blocks = 0
@@ -115,7 +115,7 @@ def _added(top: float, total: float, other: float, more: float) -> tuple[float, 
     return top, total + more * math.exp(other - top)
 
 
-@exact
+@jit
 def _fill(begins: Any, blocks: int, v: Any) -> None:
     """Write the value of each block, which is at the number of the block in v, at its entries; one NaN is a row of it.
 
@@ -132,7 +132,7 @@ def _fill(begins: Any, blocks: int, v: Any) -> None:
         end = begins[k]
 
 
-@exact
+@jit
 def spread_rows(first: int, last: int, z: Any, v: Any, c: Any, kl: bool, out: Any) -> None:
     """Rows ``first`` to ``last`` - 1. IN: z (R or 1, n), v and c (R, n). OUT: out (R, n)."""
     n = v.shape[1]
