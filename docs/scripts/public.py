@@ -32,7 +32,8 @@ def modules() -> dict[str, list[str]]:
 
 def public_names(root: griffe.Module) -> dict[str, list[str]]:
     """Public names by public module, in the order of their ``__all__``; ``sinksort`` first."""
-    inside = [part for part in root.members.values() if part.is_module and not part.name.startswith("_")]
+    own = [part for part in root.members.values() if not part.is_alias]  # not what the package imports
+    inside = [part for part in own if part.is_module and not part.name.startswith("_")]
     public = [root, *sorted((part for part in inside if part.path not in ROOMS), key=lambda part: part.path)]
     return {part.path: [str(name) for name in part.exports] for part in public if part.exports}
 

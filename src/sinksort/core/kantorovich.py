@@ -17,14 +17,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .problem import as_rows, like_targets, live_rows, target_rows, wide_dtype
+from .problem import as_rows, like_targets, live_rows, numbers_too, target_rows, wide_dtype
 
 
+@numbers_too
 def kantorovich_rank(
     x: Tensor,
-    *,
     dim: int = -1,
     descending: bool = False,
+    *,
     weights: Tensor | None = None,
     mask: Tensor | None = None,
     targets: Tensor | None = None,
@@ -63,11 +64,12 @@ def kantorovich_rank(
     return ranks.to(x.dtype).movedim(-1, dim)
 
 
+@numbers_too
 def kantorovich_sort(
     x: Tensor,
-    *,
     dim: int = -1,
     descending: bool = False,
+    *,
     weights: Tensor | None = None,
     mask: Tensor | None = None,
     targets: Tensor | None = None,
