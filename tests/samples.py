@@ -57,6 +57,7 @@ OPERATORS: dict[str, Call] = {
     "soft_permutation": lambda x: sinksort.soft_permutation(x),
     "soft_quantile": lambda x: sinksort.soft_quantile(x, 0.3),
     "soft_quantile, levels": lambda x: sinksort.soft_quantile(x, [0.2, 0.9]),
+    "soft_quantile, interpolation": lambda x: sinksort.soft_quantile(x, 0.3, interpolation="lower"),
     "soft_median": lambda x: sinksort.soft_median(x),
     "soft_topk": lambda x: sinksort.soft_topk(x, 2),
     "soft_topk_mask": lambda x: sinksort.soft_topk_mask(x, 3),

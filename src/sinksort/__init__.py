@@ -3,6 +3,9 @@
 After "Differentiable Ranks and Sorting using Optimal Transport" (Cuturi, Teboul, Vert, 2019).
 """
 
+import importlib
+from typing import TYPE_CHECKING
+
 from .core.checks import value_checks
 from .core.costs import Huber, Power
 from .core.kantorovich import kantorovich_plan, kantorovich_rank, kantorovich_sort
@@ -25,7 +28,23 @@ from .operators import (
     transport,
 )
 
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from . import compat as compat
+    from . import distributed as distributed
+    from . import losses as losses
+    from . import nn as nn
+    from . import plot as plot
+    from . import relaxations as relaxations
+    from . import schedules as schedules
+    from . import sklearn as sklearn
+    from . import streaming as streaming
+
 __version__ = "0.1.0"
+
+#: Imported when they are first named: some need more than torch and NumPy.
+_PACKAGES = ("compat", "distributed", "losses", "nn", "plot", "relaxations", "schedules", "sklearn", "streaming")
 
 __all__ = [
     "Huber",
@@ -53,3 +72,9 @@ __all__ = [
     "transport",
     "value_checks",
 ]
+
+
+def __getattr__(name: str) -> "ModuleType":
+    if name in _PACKAGES:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

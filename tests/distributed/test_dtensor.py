@@ -95,7 +95,7 @@ def wrong(rank: int, size: int, what: str) -> str:
         ("replicated", "x must be sharded along dim=1 on exactly one dimension of its mesh"),
         ("partial", "got placements (Partial(sum),); use x.redistribute(...)"),
         ("group", "group must be None for a DTensor: its mesh says which ranks share a row."),
-        ("dim", "dim must be a dimension of x, of shape (8, 2000), got 2."),
+        ("dim", "dim must be between -2 and 1 for x of shape (8, 2000), got 2."),
         ("weights", "weights must be placed like x, (8, 2000) as (Shard(dim=1),), got (8, 2000) as (Shard(dim=0),)"),
     ],
 )

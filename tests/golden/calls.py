@@ -164,6 +164,7 @@ def options(posed: ReadOut) -> Given:
     case, given, read = posed.case, posed.given, READS[posed.case.operator]
     known: Given = {
         "dim": -1, "keepdim": False, "descending": case.down, "largest": not case.down, "width": case.width,
+        "interpolation": "hazen",
         "weights": given["weights"], "mask": given["mask"], "targets": given["targets"],
         "target_weights": given["target_weights"], "num_targets": case.num_targets, "eps": given["eps"],
         "cost": sinksort.Huber(0.1) if case.cost == "huber" else case.cost,

@@ -45,6 +45,88 @@ CASES = {
         "boolean labels must have the shape of logits, (2, 3), got (2,)",
     ),
     "labels as a list": (lambda: losses.topk_loss(X, [0, 1]), TypeError, "labels must be a torch.Tensor, got list"),
+    "zeros and ones, one a class": (
+        lambda: losses.topk_loss(X, torch.tensor([[0, 1, 0], [0, 0, 1]])),
+        ValueError,
+        (
+            "labels must name a class once in a row, but 0 is there twice; integers are lists of classes, so zeros and "
+            "ones, one a class, must be labels.bool()."
+        ),
+    ),
+    "zeros and ones of the metric, in a batch": (
+        lambda: losses.topk_error(X.expand(4, 2, 3), torch.eye(3).long()[:2].expand(4, 2, 3)),
+        ValueError,
+        "but 0 is there twice",
+    ),
+    "a label twice": (
+        lambda: losses.topk_loss(X, torch.tensor([[2, -1, -1], [1, 2, 1]])),
+        ValueError,
+        "but 1 is there twice",
+    ),
+    "zeros and ones for two classes": (
+        lambda: losses.topk_loss(X[:, :2], torch.tensor([[0, 1], [1, 0]])),
+        ValueError,
+        (
+            "labels must leave a class out in some row, but all of them name both classes, 0 and 1; integers are lists "
+            "of classes, so zeros and ones, one a class, must be labels.bool()."
+        ),
+    ),
+    "predictions as a column": (
+        lambda: losses.spearman_loss(ROW[:, None], ROW[:, None]),
+        ValueError,
+        (
+            "predictions must have the examples of a sample along its last dimension, got shape (6, 1): 6 samples of "
+            "one example each, in which there is nothing to sort; call predictions.squeeze(-1)."
+        ),
+    ),
+    "predictions as a column, targets as a row": (
+        lambda: losses.kendall_loss(ROW[:, None], ROW),
+        ValueError,
+        "call predictions.squeeze(-1).",
+    ),
+    "targets as a column": (
+        lambda: losses.spearman(ROW, ROW[:, None]),
+        ValueError,
+        (
+            "targets must have the shape of predictions, (6,): one entry for each entry; got (6, 1); "
+            "call targets.squeeze(-1)."
+        ),
+    ),
+    "columns of a batch": (
+        lambda: losses.kendall(torch.rand(2, 5, 1), torch.rand(2, 5, 1)),
+        ValueError,
+        "got shape (2, 5, 1): 10 samples of one example each",
+    ),
+    "residuals as a column": (
+        lambda: losses.least_quantile_loss(ROW[:, None], 0.9),
+        ValueError,
+        "residuals must have the examples of a sample along its last dimension, got shape (6, 1)",
+    ),
+    "losses as a column": (
+        lambda: losses.trimmed_loss(ROW[:, None]),
+        ValueError,
+        "call losses.squeeze(-1).",
+    ),
+    "losses as a column, in blocks": (
+        lambda: losses.median_of_means(ROW[:, None], 1),
+        ValueError,
+        "call losses.squeeze(-1).",
+    ),
+    "group scores as a column": (
+        lambda: losses.quantile_parity_loss(ROW[:, None], torch.arange(6)[:, None]),
+        ValueError,
+        "call scores.squeeze(-1).",
+    ),
+    "calibration scores as a column": (
+        lambda: losses.soft_conformal_quantile(ROW[:, None], 0.5),
+        ValueError,
+        "call scores.squeeze(-1).",
+    ),
+    "calibration as a column": (
+        lambda: losses.conformal_size_loss(ROW[:, None], torch.rand(6, 2, 3), 0.5),
+        ValueError,
+        "call calibration.squeeze(-1).",
+    ),
     "unknown J": (
         lambda: losses.topk_loss(X, torch.tensor([0, 1]), J="hinge"),
         ValueError,

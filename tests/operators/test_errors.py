@@ -32,7 +32,7 @@ WRONG: list[tuple[type[Exception], str, Call]] = [
     (
         ValueError,
         "x must have at least one dimension, got a scalar tensor; use x.reshape(1).",
-        lambda: sinksort.soft_rank(torch.tensor(1.0)),
+        lambda: sinksort.transport(torch.tensor(1.0)),
     ),
     (
         IndexError,
@@ -292,12 +292,12 @@ WRONG: list[tuple[type[Exception], str, Call]] = [
     ),
     (
         ValueError,
-        "k must be an integer between 1 and n = 3 (the size of x along dim=-1), got 4.",
+        "k must be an integer between 0 and n = 3 (the size of x along dim=-1), got 4.",
         lambda: sinksort.soft_topk(X, 4),
     ),
     (
         ValueError,
-        "k must be an integer between 1 and n = 2 (the size of x along dim=0), got 1.5.",
+        "k must be an integer between 0 and n = 2 (the size of x along dim=0), got 1.5.",
         lambda: sinksort.soft_topk(X, 1.5, dim=0),  # type: ignore[arg-type]
     ),
     (
@@ -347,7 +347,7 @@ WRONG: list[tuple[type[Exception], str, Call]] = [
     ),
     (
         ValueError,
-        "reference must have shape (m,) or (2, 'm') (one row for each row of x), got (3, 4).",
+        "reference must have shape (m,) or (2, 'm') (m values along dim=-1 for each row of x), got (3, 4).",
         lambda: sinksort.quantile_normalize(X, torch.zeros(3, 4)),
     ),
     # solvers

@@ -86,8 +86,7 @@ TORCHSORT = {
 def test_permutahedron_is_that_of_torchsort(regularization, operation):
     x = torch.tensor([0.5, -1.2, 2.0, 0.4, 0.45, -1.0], dtype=WIDE, requires_grad=True)
     options = {"method": rx.Permutahedron(regularization=regularization), "strength": 0.7}
-    # kl is not symmetric, and torchsort sorts in descending order first.
-    ours = rx.rank(x, **options) if operation == "rank" else rx.sort(x, descending=True, **options).flip(-1)
+    ours = rx.rank(x, **options) if operation == "rank" else rx.sort(x, **options)
     (gradient,) = torch.autograd.grad(ours @ torch.arange(1.0, 7.0, dtype=WIDE).square(), x)
     value, slope = TORCHSORT[regularization, operation]
     torch.testing.assert_close(ours, torch.tensor(value, dtype=WIDE), atol=1e-11, rtol=0)
@@ -177,8 +176,29 @@ def test_permutahedron_by_general_optimisation(strength, seed):
     expected = np.log(
         hull_minimum(lambda m: (m * (np.log(m) - z) - m).sum(), lambda m: np.log(m) - z, np.exp(x.numpy())[orders])
     )
-    ours = rx.sort(x, method=rx.Permutahedron(regularization="kl"), strength=strength)
-    np.testing.assert_allclose(ours.numpy(), expected, atol=2e-4)
+    ours = rx.sort(x, method=rx.Permutahedron(regularization="kl"), strength=strength, descending=True)
+    np.testing.assert_allclose(ours.flip(-1).numpy(), expected, atol=2e-4)
+
+
+#: Strengths from none to all values in one block, at several of which some values pool and others do not.
+@pytest.mark.parametrize("strength", [0.01, 0.5, 2.0, 10.0])
+@pytest.mark.parametrize("padded", [False, True])
+def test_sorts_by_kl_are_those_of_the_paper_in_both_directions(strength, padded):
+    """Down by the isotonic regression of its section 5, row by row; up by what that makes of -x, with its sign."""
+    method = rx.Permutahedron(regularization="kl")
+    x = 2.0 * rows(3, 7, seed=4)
+    kept = torch.rand(3, 7, generator=torch.Generator().manual_seed(1)) < 0.7 if padded else None
+    for descending in (False, True):
+        ours = rx.sort(x, method=method, strength=strength, descending=descending, mask=kept)
+        for row, out, there in zip(x, ours, torch.ones(3, 7).bool() if kept is None else kept, strict=True):
+            alone, sign = row[there].numpy(), 1.0 if descending else -1.0
+            s = np.arange(len(alone), 0, -1.0) / strength
+            w = np.sort(sign * alone)[::-1]
+            down = s - pav_kl(s[::-1], w[::-1])[::-1]
+            np.testing.assert_allclose(out[: len(alone)].numpy(), sign * down, rtol=0, atol=1e-9)
+            assert (out[len(alone) :] == 0).all()
+            if strength == 10.0:  # all in one block: the sum of exp(sign x) is that of the answers
+                np.testing.assert_allclose(np.exp(sign * out[: len(alone)].numpy()).sum(), np.exp(w).sum(), rtol=1e-9)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 7, 64, 65, 300, 1000])

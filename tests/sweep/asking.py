@@ -99,7 +99,8 @@ def ask(case: Case, rows: Rows, layout: str, cotangent: Callable[[Tensor], Tenso
     x = at.values(rows.x).detach().requires_grad_(cotangent is not None)
     options = rows.shared | how
     options |= {name: at.values(t) for name, t in rows.each_value.items()}
-    options |= {name: at.per_row(t) for name, t in rows.each_row.items()}
+    along = ("reference",)  # has the dimensions of x; what else there is of a row has its own entries last
+    options |= {name: (at.values if name in along else at.per_row)(t) for name, t in rows.each_row.items()}
     given = FUNCTIONS[case.operator](x, dim=at.dim, **options)
     backend = sinksort.last_backend() if takes_backend(case) else "torch"
     out = _answer_rows(case, at, given, rows)

@@ -56,6 +56,18 @@ def require_floating(x: object, name: str = "x") -> None:
         )
 
 
+def require_dim(dim: object, x: Tensor) -> None:
+    """``dim`` is a whole number, and x has such a dimension."""
+    if isinstance(dim, (bool, Tensor)) or not hasattr(dim, "__index__"):
+        came = repr(dim) if dim is None or isinstance(dim, (bool, int, float, str, tuple, list)) else type(dim).__name__
+        raise TypeError(
+            f"dim must be an integer, the one dimension along which values are compared, got {came}; "
+            "to compare the values of several dimensions, or of all, join them with x.flatten(...) first."
+        )
+    if not -x.ndim <= dim < x.ndim:  # type: ignore[operator]
+        raise IndexError(f"dim must be between {-x.ndim} and {x.ndim - 1} for x of shape {tuple(x.shape)}, got {dim}.")
+
+
 def require_non_negative(w: Tensor, name: str) -> None:
     """Weights: no negative entry, and every row with something in it. ``w`` has the entries of a row last."""
     if not values_readable(w) or w.numel() == 0:

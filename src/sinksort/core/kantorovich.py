@@ -17,16 +17,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .problem import as_rows, like_targets, live_rows, target_rows, wide_dtype
+from .problem import as_rows, like_targets, live_rows, numbers_too, target_rows, wide_dtype
 
 _SLACK = 1e-12  #: two cumulative sums of the same numbers, rounded differently, are not farther apart
 
 
+@numbers_too
 def kantorovich_rank(
     x: Tensor,
-    *,
     dim: int = -1,
     descending: bool = False,
+    *,
     weights: Tensor | None = None,
     mask: Tensor | None = None,
     targets: Tensor | None = None,
@@ -62,11 +63,12 @@ def kantorovich_rank(
     return ranks.to(x.dtype).movedim(-1, dim)
 
 
+@numbers_too
 def kantorovich_sort(
     x: Tensor,
-    *,
     dim: int = -1,
     descending: bool = False,
+    *,
     weights: Tensor | None = None,
     mask: Tensor | None = None,
     targets: Tensor | None = None,

@@ -10,17 +10,21 @@ can be read off the cumulative weights. ``Problem.unsort`` puts an answer back i
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
 from torch import Tensor
 
-from .checks import require_floating, require_increasing, require_non_negative, values_readable
+from .checks import require_dim, require_floating, require_increasing, require_non_negative, values_readable
 from .costs import Cost, Huber, Power, resolve_cost
 from .modes import ordinary
 from .squash import Squash, normalize
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 _GOOD_EPS = "1e-2 is a good start, 1e-3 is closer to a hard sort."
 
@@ -94,14 +98,40 @@ def as_rows(x: Tensor, dim: int) -> Tensor:
     require_floating(x)
     if x.ndim == 0:
         raise ValueError("x must have at least one dimension, got a scalar tensor; use x.reshape(1).")
-    if not -x.ndim <= dim < x.ndim:
-        raise IndexError(f"dim must be between {-x.ndim} and {x.ndim - 1} for x of shape {tuple(x.shape)}, got {dim}.")
+    require_dim(dim, x)
     if x.shape[dim] == 0:
         raise ValueError(
             f"x must have at least one value along dim={dim}, got shape {tuple(x.shape)}: nothing to rank; "
             "skip empty inputs, or pad them and pass mask=."
         )
     return x if dim in (-1, x.ndim - 1) else x.movedim(dim, -1)
+
+
+def as_row_of_one(t: Any) -> Any:
+    """A tensor without dimensions as what it is for torch's operators: a row of one value."""
+    return t.reshape(1) if isinstance(t, Tensor) and t.ndim == 0 else t
+
+
+def of_number(operator: Callable[..., Any], x: Tensor, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    """What an operator says of x () as a row of one value, without the dimension of that row if one value is left."""
+    options = {name: as_row_of_one(t) if name in ("weights", "mask") else t for name, t in options.items()}
+    answer = operator(as_row_of_one(x), *args, **{name: t for name, t in options.items() if name != "x"})
+    if isinstance(answer, Tensor):
+        return answer.squeeze(0)
+    return type(answer)(*(t.squeeze(0) for t in answer))
+
+
+def numbers_too(operator: Callable[_P, _R]) -> Callable[_P, _R]:
+    """An operator that takes a tensor without dimensions, as torch's do."""
+
+    @functools.wraps(operator)
+    def wrapped(*args: _P.args, **options: _P.kwargs) -> _R:
+        x: Any = args[0] if args else options.get("x")
+        if isinstance(x, Tensor) and x.ndim == 0:
+            return cast("_R", of_number(operator, x, args[1:], options))
+        return operator(*args, **options)
+
+    return wrapped
 
 
 def like_rows(t: Tensor, x: Tensor, dim: int, name: str) -> Tensor:

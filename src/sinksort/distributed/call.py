@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core.checks import require_floating, values_readable
+from ..core.checks import require_dim, require_floating, values_readable
 from ..core.problem import entropy, like_rows, wide_dtype
 from ..core.squash import Squash, require_squash
 from ..linear.elsewhere import FEW, first_grid, refined
@@ -139,8 +139,9 @@ def _checked(
 ) -> tuple[Tensor, Tensor | None, Tensor]:
     """Rows, weights and eps of one rank. An empty shard is as good as any."""
     require_floating(x)
-    if x.ndim == 0 or not -x.ndim <= dim < x.ndim:
-        raise IndexError(f"dim must be a dimension of x, of shape {tuple(x.shape)}, got {dim}.")
+    if x.ndim == 0:
+        raise ValueError("x must have at least one dimension, got a scalar tensor; use x.reshape(1).")
+    require_dim(dim, x)
     rows = x.movedim(dim, -1)
     require_squash(squash)
     w = None

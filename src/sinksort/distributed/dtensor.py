@@ -9,6 +9,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
+from ..core.checks import require_dim
+
 
 @dataclass(frozen=True)
 class Sharded:
@@ -22,8 +24,7 @@ class Sharded:
     def along(cls, x: DTensor, dim: int, group: object) -> Sharded:
         if group is not None:
             raise ValueError("group must be None for a DTensor: its mesh says which ranks share a row.")
-        if not -x.ndim <= dim < x.ndim:
-            raise IndexError(f"dim must be a dimension of x, of shape {tuple(x.shape)}, got {dim}.")
+        require_dim(dim, x)
         dim = dim % x.ndim
         cuts = [at for at, placement in enumerate(x.placements) if placement == Shard(dim)]
         if len(cuts) != 1 or any(placement.is_partial() for placement in x.placements):

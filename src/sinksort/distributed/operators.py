@@ -11,7 +11,15 @@ from torch.distributed.tensor import DTensor
 from .. import operators as alone
 from ..core.squash import Squash
 from ..linear.elsewhere import in_order
-from ..operators.selecting import filler_weights, how_many, quantile_levels
+from ..operators.fillers import (
+    How,
+    Interpolation,
+    quantile_levels,
+    require_interpolation,
+    rounding_of_levels,
+    weights_of,
+)
+from ..operators.selecting import how_many
 from ..operators.sorting import full_precision
 from .call import Call
 from .collectives import Group
@@ -63,6 +71,7 @@ def soft_quantile(
     dim: int = -1,
     keepdim: bool = False,
     width: float | None = None,
+    interpolation: Interpolation = "hazen",
     weights: Tensor | None = None,
     eps: float | Tensor = 1e-2,
     squash: Squash = "sigmoid",
@@ -80,18 +89,30 @@ def soft_quantile(
         sharded = Sharded.along(x, dim, group)
         local, w = sharded.local(weights)
         quantiles = soft_quantile(
-            local, q, dim=dim, keepdim=keepdim, width=width, weights=w, eps=eps, squash=squash, group=sharded.group
+            local,
+            q,
+            dim=dim,
+            keepdim=keepdim,
+            width=width,
+            interpolation=interpolation,
+            weights=w,
+            eps=eps,
+            squash=squash,
+            group=sharded.group,
         )
         return sharded.one_a_row(quantiles, quantiles.ndim > local.ndim - (not keepdim), keepdim)
-    call = Call.agreed("soft_quantile", x, dim, weights, eps, squash, group, {"q": q, "width": width})
+    options = {"q": q, "width": width, "interpolation": interpolation}
+    call = Call.agreed("soft_quantile", x, dim, weights, eps, squash, group, options)
+    require_interpolation(interpolation, weights)  # the same on all ranks by now
     if call.few:
         whole, w = call.whole()
         eps = call.eps[..., 0, 0]
-        quantiles = alone.soft_quantile(whole, q, width=width, weights=w, eps=eps, squash=squash)
+        quantiles = alone.soft_quantile(
+            whole, q, width=width, interpolation=interpolation, weights=w, eps=eps, squash=squash
+        )
     else:
         levels = quantile_levels(q, width, x.device)
-        count = call.count
-        fillers = filler_weights(levels, 1.0 / count if width is None else torch.full_like(count, width))
+        fillers = weights_of(levels, call.count, How(width, interpolation, rounding_of_levels(x.dtype, q)))
         found, summary = call.thresholds(fillers.reshape(levels.numel(), -1, 3).transpose(0, 1))
         quantiles = found.average(1, call.flat) + summary.infinite + summary.poisoned
         quantiles = quantiles.mT.to(x.dtype).reshape(levels.shape + call.rows.shape[:-1])
@@ -105,6 +126,7 @@ def soft_median(
     dim: int = -1,
     keepdim: bool = False,
     width: float | None = None,
+    interpolation: Interpolation = "hazen",
     weights: Tensor | None = None,
     eps: float | Tensor = 1e-2,
     squash: Squash = "sigmoid",
@@ -119,7 +141,16 @@ def soft_median(
     >>> dist.destroy_process_group()
     """
     return soft_quantile(
-        x, 0.5, dim=dim, keepdim=keepdim, width=width, weights=weights, eps=eps, squash=squash, group=group
+        x,
+        0.5,
+        dim=dim,
+        keepdim=keepdim,
+        width=width,
+        interpolation=interpolation,
+        weights=weights,
+        eps=eps,
+        squash=squash,
+        group=group,
     )
 
 

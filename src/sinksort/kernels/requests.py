@@ -136,9 +136,9 @@ def memberships(
 @remembered_read
 def quantiles(
     x: Tensor,
-    fillers: Callable[[Tensor, Any, float | None, int, Tensor | None], Tensor],
+    fillers: Callable[[Tensor, Any, Any, int, Tensor | None], Tensor],
     q: float | tuple[float, ...] | Tensor,
-    width: float | None,
+    how: Any,
     dim: int,
     weights: Tensor | None,
     mask: Tensor | None,
@@ -150,12 +150,12 @@ def quantiles(
 ) -> ReadOut | None:
     """(...) of one level, (levels, ...) of several; not yet masked.
 
-    ``fillers(x, q, width, dim, mask)`` are the target weights (levels, ..., 3).
+    ``fillers(x, q, how, dim, mask)`` are the target weights (levels, ..., 3); ``how`` is the business of ``fillers``.
     """
     name = backend_for(x, eps, cost, squash, solver, backend, weights, q)
     if name is None:
         return None
-    rows, b, dtype = as_rows(x, dim), fillers(x, q, width, dim, mask), x.dtype
+    rows, b, dtype = as_rows(x, dim), fillers(x, q, how, dim, mask), x.dtype
     shape = (len(b), *rows.shape)
     y = default_targets(rows.shape[-1], 3, None, False, x.device).y
     b = b if b.numel() == 3 else b.expand(*shape[:-1], 3)  # one for all rows

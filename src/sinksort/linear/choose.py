@@ -137,8 +137,10 @@ def smooth_plan(
         given = y.reshape(-1, y.shape[-1]), b.reshape(-1, y.shape[-1])
     m = given[0].shape[-1] if given else (n if num_targets is None else num_targets)
 
-    sizes = first_sizes(eps_rows.detach().amin().item(), x.dtype)
     parts: list[Part] = []
+    if len(flat) == 0:
+        return SmoothPlan(parts, x, kept, m, dim, descending)
+    sizes = first_sizes(eps_rows.detach().amin().item(), x.dtype)
     groups = (
         [(torch.arange(len(flat), device=flat.device, dtype=torch.int64), n)] if kept is None else rows_by_count(kept)
     )

@@ -4,6 +4,10 @@ The losses keep one contract. The last dimension is the one that is ranked or so
 ``mask`` says which of its entries exist. ``weights`` has one number an *example*: a row, where a row is one example
 (logits with a label, the documents of a query); an entry, where a row is a sample of examples (residuals, predictions,
 group scores). A row with nothing in it does not count: its loss is 0, and the mean is over the others.
+
+A sample has to lie along the last dimension. A network that ends in ``Linear(.., 1)`` gives predictions (n, 1), which
+would be n samples of one example each: nothing to sort, and so nothing to learn. Losses over samples refuse several
+rows of one entry (``require_samples``); one row of one entry is a sample that happens to be small.
 """
 
 from __future__ import annotations
@@ -77,8 +81,11 @@ def require_same_shape(t: object, like: Tensor, name: str, of: str) -> Tensor:
     if not isinstance(t, Tensor):
         raise TypeError(f"{name} must be a torch.Tensor, got {type(t).__name__}; wrap it with torch.as_tensor({name}).")
     if t.shape != like.shape:
+        column = t.shape == (*like.shape, 1)
+        fix = f"; call {name}.squeeze(-1)." if column else "."
         raise ValueError(
-            f"{name} must have the shape of {of}, {tuple(like.shape)}: one entry for each entry; got {tuple(t.shape)}."
+            f"{name} must have the shape of {of}, {tuple(like.shape)}: one entry for each entry; got {tuple(t.shape)}"
+            f"{fix}"
         )
     return t
 
@@ -90,6 +97,16 @@ def require_rows(x: Tensor, name: str) -> None:
         raise ValueError(
             f"{name} must have at least one entry along its last dimension, got shape {tuple(x.shape)}; "
             "leave empty rows out, or pad them and pass mask=."
+        )
+
+
+def require_samples(x: Tensor, name: str) -> None:
+    """Rows of which each is a sample of examples: not the column that a network with one output gives."""
+    require_rows(x, name)
+    if x.shape[-1] == 1 and x.numel() > 1:
+        raise ValueError(
+            f"{name} must have the examples of a sample along its last dimension, got shape {tuple(x.shape)}: "
+            f"{x.numel()} samples of one example each, in which there is nothing to sort; call {name}.squeeze(-1)."
         )
 
 

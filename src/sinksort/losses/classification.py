@@ -70,8 +70,8 @@ def topk_loss(
 
     Args:
         logits: (..., L) scores of the classes.
-        labels: (...) integers in [0, L); or (..., p) lists of them, filled up with -1; or (..., L) booleans.
-            A row without a label (all -1) does not count.
+        labels: (...) integers in [0, L); or (..., p) lists of them, filled up with -1; or (..., L) booleans, which
+            zeros and ones have to be made by ``labels.bool()``. A row without a label (all -1) does not count.
         J: ``"relu"``, ``"normalized"``, ``"log"``, ``"sqrt"``, ``"softplus"``, ``"sigmoid"`` (see ``EXCESS_LOSSES``),
             or an increasing callable of the excess v.
         rescale: stretch the ranks of a row to the standard deviation of hard ranks, sqrt((L^2 - 1)/12), as the authors'
@@ -191,10 +191,30 @@ def _found(labels: Tensor, logits: Tensor) -> _Labels:
         )
     if labels.shape == batch:
         return _Labels(labels.clamp(min=0).long().unsqueeze(-1), labels >= 0)
+    _require_distinct(labels, L)
     # One column more catches the fillers.
     hot = torch.zeros(*batch, L + 1, dtype=torch.bool, device=logits.device)
     at = torch.where(labels < 0, L, labels).long()
     return _Labels(None, hot.scatter(-1, at, torch.ones_like(at, dtype=torch.bool))[..., :L])
+
+
+def _require_distinct(labels: Tensor, L: int) -> None:
+    """A list names a label once. Zeros and ones, one a class, are no list, and would be read as the classes 0 and 1."""
+    if not values_readable(labels) or labels.shape[-1] < 2 or labels.numel() == 0:
+        return
+    ordered = labels.sort(dim=-1).values
+    again = (ordered.diff(dim=-1) == 0) & (ordered[..., 1:] >= 0)
+    if again.any():
+        twice = ordered[..., 1:][again][0].item()
+        raise ValueError(
+            f"labels must name a class once in a row, but {twice} is there twice; integers are lists of classes, so "
+            "zeros and ones, one a class, must be labels.bool()."
+        )
+    if labels.shape[-1] == L == 2 and (ordered >= 0).all():
+        raise ValueError(
+            "labels must leave a class out in some row, but all of them name both classes, 0 and 1; integers are lists "
+            "of classes, so zeros and ones, one a class, must be labels.bool()."
+        )
 
 
 def _excess(

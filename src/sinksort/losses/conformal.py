@@ -6,6 +6,12 @@ probability at least 1 - alpha. In the transport picture the r-th value occupies
 the soft quantile has the targets' weights [r - 1, 1, n - r]/n, which is exact at eps -> 0. At eps > 0 it averages
 neighbouring scores; the guarantee belongs to the hard quantile, so train with the soft one and calibrate with
 ``conformal_quantile``.
+
+The default eps is smaller here than for other losses. The r-th value lies near the end of its row, where there are many
+more neighbours below than above, so a wide average is too small: of uniform scores eps = 1e-1 covers 81% where 90% is
+asked, 1e-2 89%, and 3e-3 90.0% (95% asked: 84%, 92%, 95.0%). What is left at 3e-3, up to 1% where scores have no
+variance (Cauchy's), is less than a calibration on n scores differs from the next. For alpha below 0.02 take eps smaller
+in proportion.
 """
 
 from __future__ import annotations
@@ -19,7 +25,7 @@ from ..core.problem import wide_dtype
 from ..core.solvers import Solver
 from ..core.squash import Squash
 from ..operators import DEFAULT_SOLVER, transport
-from ._common import Reduction, any_entry, as_mask, live_count, reduce, require_rows
+from ._common import Reduction, any_entry, as_mask, live_count, reduce, require_rows, require_samples
 
 
 def soft_conformal_quantile(
@@ -27,7 +33,7 @@ def soft_conformal_quantile(
     alpha: float = 0.1,
     *,
     mask: Tensor | None = None,
-    eps: float | Tensor = 1e-1,
+    eps: float | Tensor = 3e-3,
     cost: Cost = 2,
     squash: Squash = "sigmoid",
     solver: Solver = DEFAULT_SOLVER,
@@ -69,7 +75,8 @@ def conformal_quantile(scores: Tensor, alpha: float = 0.1, *, mask: Tensor | Non
     r, _, kept = _position(scores, alpha, mask, "scores")
     if kept is not None:
         scores = torch.where(kept, scores, float("inf"))
-    return scores.sort(dim=-1).values.gather(-1, r.long() - 1).squeeze(-1)
+    quantile = scores.sort(dim=-1).values.gather(-1, r.long() - 1).squeeze(-1)
+    return torch.where(scores.isnan().any(-1), torch.nan, quantile)
 
 
 def conformal_size_loss(
@@ -82,7 +89,7 @@ def conformal_size_loss(
     weights: Tensor | None = None,
     mask: Tensor | None = None,
     reduction: Reduction = "mean",
-    eps: float | Tensor = 1e-1,
+    eps: float | Tensor = 3e-3,
     cost: Cost = 2,
     squash: Squash = "sigmoid",
     solver: Solver = DEFAULT_SOLVER,
@@ -105,7 +112,7 @@ def conformal_size_loss(
         weights: (..., m) one number a predicted example.
         mask: (..., n) calibration examples that exist.
 
-    Measured (docs/losses.md) on blurred digits after a start with cross-entropy: sets of 2.32 classes held out, level
+    Measured (docs/losses.md) on blurred digits after a start with cross-entropy: sets of 2.33 classes held out, level
     with going on with cross-entropy (2.32).
 
     >>> import torch
@@ -136,7 +143,7 @@ def conformal_size_loss(
 
 def _position(scores: Tensor, alpha: float, mask: Tensor | None, name: str) -> tuple[Tensor, Tensor, Tensor | None]:
     """r and n (..., 1), and the mask."""
-    require_rows(scores, name)
+    require_samples(scores, name)
     if not isinstance(alpha, (int, float)) or not 0 < alpha < 1:
         raise ValueError(f"alpha must be between 0 and 1, got {alpha!r}; 0.1 asks for 90% coverage.")
     kept = as_mask(mask, scores, name)

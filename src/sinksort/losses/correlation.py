@@ -19,7 +19,7 @@ from ..core.problem import like_rows, wide_dtype
 from ..core.solvers import Solver
 from ..core.squash import Squash
 from ..operators import DEFAULT_SOLVER, soft_rank
-from ._common import Reduction, any_entry, as_mask, reduce, require_choice, require_rows, require_same_shape
+from ._common import Reduction, any_entry, as_mask, reduce, require_choice, require_same_shape, require_samples
 
 PairWeights: TypeAlias = Literal["equal", "hyperbolic"]
 
@@ -153,7 +153,7 @@ def _checked(
 
     Squares of ranks overflow in half precision, and large integers would become ties in single precision.
     """
-    require_rows(predictions, "predictions")
+    require_samples(predictions, "predictions")
     targets = require_same_shape(targets, predictions, "targets", "predictions").detach()
     kept = as_mask(mask, predictions, "predictions")
     x = predictions.to(wide_dtype(predictions.device))
@@ -178,17 +178,21 @@ def _tau(x: Tensor, y: Tensor, w: Tensor, margin: float) -> Tensor:
     """(...) Kendall's tau-b of ranks x and y with pair weights w (..., n, n) that sum to 1."""
     sign_x = ((x.unsqueeze(-1) - x.unsqueeze(-2)) / margin).clamp(-1.0, 1.0)
     sign_y = (y.unsqueeze(-1) - y.unsqueeze(-2)).sign()
+    unknown = 0.0 * y.sum(-1)  # for torch the sign of NaN is 0
 
     def inner(s: Tensor, t: Tensor) -> Tensor:
         return (w * s * t).sum((-2, -1))
 
-    return _cosine(inner(sign_x, sign_y), inner(sign_x, sign_x), inner(sign_y, sign_y), 1.0)
+    return _cosine(inner(sign_x, sign_y), inner(sign_x, sign_x), inner(sign_y, sign_y), 1.0) + unknown
 
 
 def _cosine(xy: Tensor, xx: Tensor, yy: Tensor, usual: float) -> Tensor:
-    """xy / sqrt(xx yy); 0 when y is constant, and with xx = ``usual`` when x is (up to the rounding of soft ranks)."""
-    varies = xx > 1e-11 * max(usual, 1.0)
-    defined = yy > 1e-11
+    """xy / sqrt(xx yy); 0 when y is constant, and with xx = ``usual`` when x is (up to the rounding of soft ranks).
+
+    NaN is no constant: it stays NaN.
+    """
+    varies = ~(xx <= 1e-11 * max(usual, 1.0))
+    defined = ~(yy <= 1e-11)
     xx = torch.where(varies, xx, max(usual, 1.0))
     yy = torch.where(defined, yy, 1.0)
     return torch.where(defined, xy / (xx * yy).sqrt(), 0.0)

@@ -18,7 +18,7 @@ from ..core.problem import like_rows
 from ..core.solvers import Solver
 from ..core.squash import Squash
 from ..operators import DEFAULT_SOLVER, soft_sort
-from ._common import Reduction, as_mask, reduce, require_count, require_rows, require_same_shape
+from ._common import Reduction, as_mask, reduce, require_count, require_same_shape, require_samples
 
 
 def quantile_parity_loss(
@@ -101,7 +101,7 @@ def _members(
     scores: Tensor, groups: Tensor, p: float, num_quantiles: int, num_groups: int | None, mask: Tensor | None
 ) -> Tensor:
     """(..., G, n): who belongs to which group."""
-    require_rows(scores, "scores")
+    require_samples(scores, "scores")
     groups = require_same_shape(groups, scores, "groups", "scores")
     if groups.is_floating_point() or groups.is_complex():
         raise TypeError(f"groups must be integers (or booleans), got {groups.dtype}; number the groups from 0.")

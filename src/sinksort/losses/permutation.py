@@ -100,12 +100,14 @@ def permutation_accuracy(
     tensor(0.5000)
     """
     ranks, kept = _checked(scores, ranks, mask)
-    right = kantorovich_rank(scores, mask=kept) == ranks.to(scores.dtype)
+    found = kantorovich_rank(scores, mask=kept)
+    right = found == ranks.to(scores.dtype)
     if kept is not None:
         right = right | ~kept if whole else right & kept
     share = right.all(-1).to(scores.dtype)
     if not whole:
         share = right.sum(-1) / live_count(scores, kept).squeeze(-1).clamp(min=1.0)
+    share = torch.where(found.isnan().any(-1), torch.nan, share)  # scores that have diverged are not wrong, but unknown
     return reduce(share, reduction, weights, any_entry(kept))
 
 

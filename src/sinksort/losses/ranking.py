@@ -163,8 +163,9 @@ def _cut(phi: Tensor, k: int | None) -> Tensor:
 
 
 def _over(reached: Tensor, possible: Tensor) -> Tensor:
-    """A list with nothing relevant in it has the value 0, as in scikit-learn and torchmetrics."""
-    return torch.where(possible > 0, reached / torch.where(possible > 0, possible, 1), 0.0)
+    """A list with nothing relevant in it has the value 0, as in scikit-learn and torchmetrics; NaN stays NaN."""
+    nothing = possible <= 0
+    return torch.where(nothing, 0.0, reached / torch.where(nothing, 1, possible))
 
 
 def _one_minus(

@@ -22,7 +22,8 @@ from ..core.problem import like_rows
 from ..core.solvers import Solver
 from ..core.squash import Squash
 from ..operators import DEFAULT_SOLVER, soft_quantile
-from ._common import Reduction, any_entry, as_mask, reduce, require_choice, require_count, require_rows
+from ..operators.fillers import Interpolation
+from ._common import Reduction, any_entry, as_mask, reduce, require_choice, require_count, require_samples
 
 
 def least_quantile_loss(
@@ -31,6 +32,7 @@ def least_quantile_loss(
     *,
     power: float = 1.0,
     width: float | None = None,
+    interpolation: Interpolation = "hazen",
     weights: Tensor | None = None,
     mask: Tensor | None = None,
     reduction: Reduction = "mean",
@@ -47,6 +49,7 @@ def least_quantile_loss(
         residuals: (..., n) response minus prediction, a mini-batch to a row.
         q: level in [0, 1]: 0.5 for least median regression, 0.9 to bound nine errors in ten.
         width: the share of residuals that the quantile averages over, default 1/n. Wider is less noisy.
+        interpolation: another limit at eps -> 0, as in ``soft_quantile``.
         weights: one number an entry.
 
     Measured (docs/losses.md) on the diabetes data, held out: with 30% outliers a median absolute residual of 0.86
@@ -57,7 +60,7 @@ def least_quantile_loss(
     >>> least_quantile_loss(torch.tensor([0.1, -0.2, 0.3, -0.4, 1000.0]), 0.5, eps=1e-4)
     tensor(0.3000)
     """
-    require_rows(residuals, "residuals")
+    require_samples(residuals, "residuals")
     if not power > 0:
         raise ValueError(f"power must be positive, got {power}; 1 for absolute and 2 for squared residuals.")
     kept = as_mask(mask, residuals, "residuals")
@@ -68,6 +71,7 @@ def least_quantile_loss(
         sizes,
         q,
         width=width,
+        interpolation=interpolation,
         weights=weights,
         mask=kept,
         eps=eps,
@@ -109,7 +113,7 @@ def trimmed_loss(
     >>> trimmed_loss(torch.tensor([1.0, 2.0, 3.0, 4.0, 1000.0]), 0.0, 0.8, eps=1e-4)
     tensor(2.5000)
     """
-    require_rows(losses, "losses")
+    require_samples(losses, "losses")
     if not all(isinstance(level, (int, float)) for level in (low, high)) or not 0 <= low < high <= 1:
         raise ValueError(
             f"low and high must satisfy 0 <= low < high <= 1, got low = {low}, high = {high}; "
@@ -159,7 +163,7 @@ def median_of_means(
     >>> median_of_means(torch.tensor([1.0, 3.0, 5.0, 5.0, 1000.0, 0.0]), 3, eps=1e-4)
     tensor(5.)
     """
-    require_rows(losses, "losses")
+    require_samples(losses, "losses")
     n = losses.shape[-1]
     require_count(blocks, n, "blocks", "the number of losses in a row")
     kept = as_mask(mask, losses, "losses")

@@ -9,10 +9,11 @@ from torch import Tensor
 
 from ..core.costs import Cost
 from ..core.kantorovich import kantorovich_rank, kantorovich_sort
-from ..core.problem import as_rows, existing
+from ..core.problem import as_row_of_one, existing
 from ..core.solvers import Solver
 from ..core.squash import Squash
 from ..operators import DEFAULT_SOLVER, TopK, soft_quantile, soft_rank, soft_sort, soft_topk
+from ..operators.fillers import How, Interpolation, quantile_levels, rounding_of_levels, weights_of
 from ._base import SoftModule, straight_through
 
 
@@ -104,7 +105,7 @@ class SoftSort(SoftModule):
 
 
 class SoftQuantile(SoftModule):
-    """``sinksort.soft_quantile`` as a layer. Straight through: Hazen's quantile, the limit of the soft one.
+    """``sinksort.soft_quantile`` as a layer. Straight through: the sample quantile that is the limit of the soft one.
 
     >>> import torch
     >>> from sinksort.nn import SoftQuantile
@@ -119,6 +120,7 @@ class SoftQuantile(SoftModule):
         *,
         keepdim: bool = False,
         width: float | None = None,
+        interpolation: Interpolation = "hazen",
         straight_through: bool = False,
         eps: float | Tensor = 1e-2,
         cost: Cost = 2,
@@ -127,6 +129,7 @@ class SoftQuantile(SoftModule):
     ) -> None:
         super().__init__(eps, cost, squash, solver)
         self.q, self.dim, self.keepdim, self.width = q, dim, keepdim, width
+        self.interpolation: Interpolation = interpolation
         self.straight_through = straight_through
 
     def forward(self, x: Tensor, *, weights: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
@@ -136,6 +139,7 @@ class SoftQuantile(SoftModule):
             dim=self.dim,
             keepdim=self.keepdim,
             width=self.width,
+            interpolation=self.interpolation,
             weights=weights,
             mask=mask,
             eps=self.eps,
@@ -145,19 +149,18 @@ class SoftQuantile(SoftModule):
         )
         if not self.straight_through:
             return soft
-        levels = [self.q] if isinstance(self.q, (float, int)) else list(self.q)
-        hard = torch.stack([self._hard(x, float(q), weights, mask) for q in levels])
-        return straight_through(hard.reshape(soft.shape), soft)
-
-    def _hard(self, x: Tensor, q: float, weights: Tensor | None, mask: Tensor | None) -> Tensor:
-        """The exact sort onto the fillers of the soft quantile, [q - t/2, t, 1 - q - t/2], moved inside [0, 1]."""
-        as_rows(x, self.dim)  # says what is wrong with x
+        # The exact sort onto the fillers of the soft quantile.
+        x, weights, mask = (as_row_of_one(t) for t in (x, weights, mask))
         _, count = existing(x, self.dim, mask)
-        t = 1.0 / count if self.width is None else torch.full_like(count, self.width)
-        below = (q - t / 2).clamp(min=0.0).minimum(1.0 - t)
-        fillers = torch.cat([below, t, (1.0 - t - below).clamp(min=0.0)], dim=-1)
-        hard = kantorovich_sort(x, dim=self.dim, weights=weights, mask=mask, target_weights=fillers)
-        return hard.select(self.dim, 1)
+        levels = quantile_levels(self.q, self.width, x.device)
+        how = How(self.width, self.interpolation, rounding_of_levels(x.dtype, self.q))
+        hard = torch.stack(
+            [
+                kantorovich_sort(x, self.dim, weights=weights, mask=mask, target_weights=b).select(self.dim, 1)
+                for b in weights_of(levels, count, how)
+            ]
+        )
+        return straight_through(hard.reshape(soft.shape), soft)
 
 
 class SoftTopK(SoftModule):
@@ -229,6 +232,7 @@ class QuantilePool(SoftModule):
         *,
         flatten: bool = True,
         width: float | None = None,
+        interpolation: Interpolation = "hazen",
         eps: float | Tensor = 1e-2,
         cost: Cost = 2,
         squash: Squash = "sigmoid",
@@ -236,6 +240,7 @@ class QuantilePool(SoftModule):
     ) -> None:
         super().__init__(eps, cost, squash, solver)
         self.q, self.dim, self.flatten, self.width = tuple(q), dim, flatten, width
+        self.interpolation: Interpolation = interpolation
 
     def forward(self, x: Tensor, *, mask: Tensor | None = None) -> Tensor:
         """``mask`` has the shape of x, or lacks its last dimension when that is the features: (batch, time)."""
@@ -246,6 +251,7 @@ class QuantilePool(SoftModule):
             self.q,
             dim=self.dim,
             width=self.width,
+            interpolation=self.interpolation,
             mask=mask,
             eps=self.eps,
             cost=self.cost,

@@ -16,6 +16,7 @@ from ..losses.fairness import quantile_parity_loss
 from ..losses.neighbours import Objective, knn_loss
 from ..losses.regression import least_quantile_loss, median_of_means, trimmed_loss
 from ..operators import DEFAULT_SOLVER
+from ..operators.fillers import Interpolation
 from ._base import SoftLoss
 
 
@@ -78,6 +79,7 @@ class LeastQuantileLoss(SoftLoss):
         *,
         power: float = 1.0,
         width: float | None = None,
+        interpolation: Interpolation = "hazen",
         reduction: Reduction = "mean",
         eps: float | Tensor = 1e-1,
         cost: Cost = 2,
@@ -85,7 +87,7 @@ class LeastQuantileLoss(SoftLoss):
         solver: Solver = DEFAULT_SOLVER,
     ) -> None:
         super().__init__(reduction, eps, cost, squash, solver)
-        self.q, self.power, self.width = q, power, width
+        self.q, self.power, self.width, self.interpolation = q, power, width, interpolation
 
     def forward(self, residuals: Tensor, *, weights: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         return least_quantile_loss(
@@ -93,6 +95,7 @@ class LeastQuantileLoss(SoftLoss):
             self.q,
             power=self.power,
             width=self.width,
+            interpolation=self.interpolation,
             weights=weights,
             mask=mask,
             reduction=self.reduction,
@@ -289,7 +292,7 @@ class ConformalSizeLoss(SoftLoss):
         temperature: float = 0.1,
         free: float = 1.0,
         reduction: Reduction = "mean",
-        eps: float | Tensor = 1e-1,
+        eps: float | Tensor = 3e-3,
         cost: Cost = 2,
         squash: Squash = "sigmoid",
         solver: Solver = DEFAULT_SOLVER,

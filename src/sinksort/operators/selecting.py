@@ -10,24 +10,35 @@ from torch import Tensor
 
 from ..core.checks import require_between
 from ..core.costs import Cost
-from ..core.modes import remembered, tracing
-from ..core.problem import as_rows, existing, like_batch, like_rows, wide_dtype
+from ..core.modes import tracing
+from ..core.problem import as_row_of_one, as_rows, existing, like_batch, like_rows
 from ..core.solvers import Solver
 from ..core.squash import Squash
 from ..kernels import requests
 from ..linear.choose import plan_for
 from ..linear.smooth import SmoothPlan
-from .sorting import DEFAULT_SOLVER, full_precision, soft_sort
+from .fillers import (
+    How,
+    Interpolation,
+    filler_weights,  # noqa: F401 - also found here
+    fillers_of,
+    plain_levels,
+    quantile_levels,
+    require_interpolation,
+    rounding_of_levels,
+)
+from .sorting import DEFAULT_SOLVER, full_precision, of_numbers_too, soft_sort
 
 
 @full_precision
 def soft_quantile(
     x: Tensor,
     q: float | Sequence[float] | Tensor,
-    *,
     dim: int = -1,
     keepdim: bool = False,
+    *,
     width: float | None = None,
+    interpolation: Interpolation = "hazen",
     weights: Tensor | None = None,
     mask: Tensor | None = None,
     eps: float | Tensor = 1e-2,
@@ -42,9 +53,18 @@ def soft_quantile(
     the filler is moved inside, so q = 0 and q = 1 are the soft extremes. Levels are independent of each other: any
     order, repeated or not, gives each the value it has alone, all from one batched solve. Differentiable in q too.
 
+    At eps -> 0 this is Hazen's sample quantile, ``numpy.quantile(x, q, method="hazen")``. ``torch.quantile`` and NumPy
+    interpolate linearly by default, which ``interpolation="linear"`` does here. They differ by up to half of the gap
+    between two neighbouring values: of 1, 2, 3, 4, 5 the 90% quantile is 5 or 4.6.
+
     Args:
         q: a level, or a 1-D sequence or tensor of levels, in [0, 1].
         width: t, by default 1/n; wider averages over more values.
+        interpolation: which definition of a sample quantile is the limit at eps -> 0, by its name in ``numpy.quantile``
+            or ``torch.quantile``. Smooth in q: ``"hazen"``, ``"linear"``, ``"weibull"``, ``"median_unbiased"``,
+            ``"normal_unbiased"``, ``"interpolated_inverted_cdf"``. Of one or two whole values, so without weights and
+            without a gradient in q: ``"lower"``, ``"higher"``, ``"nearest"``, ``"midpoint"``, ``"inverted_cdf"``,
+            ``"averaged_inverted_cdf"``, ``"closest_observation"``.
 
     Returns:
         As ``torch.quantile``: the shape of x without ``dim`` (of size 1 with ``keepdim``), with the levels first when
@@ -56,15 +76,21 @@ def soft_quantile(
     tensor(3.)
     >>> sinksort.soft_quantile(x, [1.0, 0.0, 0.5], eps=1e-4)
     tensor([5., 1., 3.])
+    >>> sinksort.soft_quantile(x, 0.9, eps=1e-4), sinksort.soft_quantile(x, 0.9, interpolation="linear", eps=1e-4)
+    (tensor(5.), tensor(4.6000))
     """
+    if isinstance(x, Tensor) and x.ndim == 0:  # as in torch, whose answers have no dimension to keep then
+        x, weights, mask, keepdim = as_row_of_one(x), as_row_of_one(weights), as_row_of_one(mask), False
     rows = as_rows(x, dim)
-    plain = None if mask is not None or isinstance(width, Tensor) or tracing() else _numbers(q)
+    require_interpolation(interpolation, weights)
+    how = How(width, interpolation, rounding_of_levels(x.dtype, q))
+    plain = None if mask is not None or isinstance(width, Tensor) or tracing() else plain_levels(q)
     levels = quantile_levels(q, width, x.device) if plain is None else plain
     one = levels.ndim == 0 if isinstance(levels, Tensor) else not isinstance(levels, tuple)
-    quantiles = requests.quantiles(x, _fillers, levels, width, dim, weights, mask, eps, cost, squash, solver, backend)
+    quantiles = requests.quantiles(x, fillers_of, levels, how, dim, weights, mask, eps, cost, squash, solver, backend)
     kept, _ = existing(x, dim, mask) if mask is not None else (None, None)
     if quantiles is None:
-        b = _fillers(x, levels, width, dim, mask)
+        b = fillers_of(x, levels, how, dim, mask)
         shape = (len(b), *rows.shape)
         # Gradients of several levels add up, which half precision had better not do.
         summed = rows.float() if len(b) > 1 and x.element_size() < 4 else rows
@@ -86,59 +112,13 @@ def soft_quantile(
     return quantiles.unsqueeze(dim if dim < 0 or one else dim + 1) if keepdim else quantiles
 
 
-def quantile_levels(q: float | Sequence[float] | Tensor, width: float | None, device: torch.device) -> Tensor:
-    """q as a tensor of no or one dimension, after checking it and the width."""
-    try:
-        levels = torch.as_tensor(q, dtype=wide_dtype(device), device=device)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise TypeError(
-            f"q must be a number, a sequence of numbers or a tensor, got {q!r}; 0.5 is the median."
-        ) from error
-    if levels.ndim > 1:
-        raise ValueError(f"q must be a number or one-dimensional, got shape {tuple(levels.shape)}; flatten it.")
-    require_between(levels, 0.0, 1.0, "q", "levels are fractions: 0.9 is the 90% quantile.")
-    if width is not None and not 0 < width <= 1:
-        raise ValueError(f"width must be in (0, 1], got {width}; it is the share of all values to average over.")
-    return levels
-
-
-def _fillers(
-    x: Tensor, levels: float | tuple[float, ...] | Tensor, width: float | None, dim: int, mask: Tensor | None
-) -> Tensor:
-    """The weights of the targets (levels, ..., 3)."""
-    if not isinstance(levels, Tensor):
-        return _known_fillers(levels, width, x.shape[dim], x.device).reshape(-1, *(1,) * (x.ndim - 1), 3)
-    _, count = existing(x, dim, mask)
-    return filler_weights(levels, 1.0 / count if width is None else torch.full_like(count, width))
-
-
-def _numbers(q: object) -> float | tuple[float, ...] | None:
-    """q if it is plain numbers, as what can be looked up."""
-    if isinstance(q, (int, float)):
-        return q
-    return tuple(q) if isinstance(q, (list, tuple)) and all(isinstance(each, (int, float)) for each in q) else None
-
-
-@remembered(256)
-def _known_fillers(q: float | tuple[float, ...], width: float | None, n: int, device: torch.device) -> Tensor:
-    """Fillers (levels, 3) that do not depend on values: brought to a device once."""
-    levels = quantile_levels(q, width, device)
-    t = torch.full((1,), 1.0 / n if width is None else width, dtype=levels.dtype, device=device)
-    return filler_weights(levels, t)
-
-
-def filler_weights(levels: Tensor, t: Tensor) -> Tensor:
-    """(levels, ..., 3): what lies below, in and above a filler of width t (..., 1) at each level."""
-    below = (levels.reshape(-1, *(1,) * t.ndim) - t / 2).maximum(torch.zeros_like(t)).minimum(1.0 - t)
-    return torch.cat([below, t.expand_as(below), (1.0 - t - below).clamp(min=0.0)], dim=-1)
-
-
 def soft_median(
     x: Tensor,
-    *,
     dim: int = -1,
     keepdim: bool = False,
+    *,
     width: float | None = None,
+    interpolation: Interpolation = "hazen",
     weights: Tensor | None = None,
     mask: Tensor | None = None,
     eps: float | Tensor = 1e-2,
@@ -148,6 +128,9 @@ def soft_median(
     backend: str = "auto",
 ) -> Tensor:
     """The soft 0.5 quantile, see ``soft_quantile``.
+
+    Of an even number of values that is the mean of the two in the middle, as for ``numpy.median``. ``torch.median``
+    gives the smaller of the two: ``interpolation="lower"``.
 
     >>> import torch, sinksort
     >>> sinksort.soft_median(torch.tensor([1.0, 100.0, 2.0]), eps=1e-4)
@@ -159,6 +142,7 @@ def soft_median(
         dim=dim,
         keepdim=keepdim,
         width=width,
+        interpolation=interpolation,
         weights=weights,
         mask=mask,
         eps=eps,
@@ -169,13 +153,13 @@ def soft_median(
     )
 
 
-@full_precision
+@of_numbers_too
 def soft_topk_mask(
     x: Tensor,
     k: float | Tensor,
-    *,
     dim: int = -1,
     largest: bool = True,
+    *,
     weights: Tensor | None = None,
     mask: Tensor | None = None,
     eps: float | Tensor = 1e-2,
@@ -235,13 +219,13 @@ class TopK(NamedTuple):
     mask: Tensor
 
 
-@full_precision
+@of_numbers_too
 def soft_topk(
     x: Tensor,
     k: int,
-    *,
     dim: int = -1,
     largest: bool = True,
+    *,
     weights: Tensor | None = None,
     mask: Tensor | None = None,
     eps: float | Tensor = 1e-2,
@@ -261,8 +245,8 @@ def soft_topk(
     """
     rows = as_rows(x, dim)
     n = rows.shape[-1]
-    if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= n:
-        raise ValueError(f"k must be an integer between 1 and n = {n} (the size of x along dim={dim}), got {k!r}.")
+    if isinstance(k, bool) or not isinstance(k, int) or not 0 <= k <= n:
+        raise ValueError(f"k must be an integer between 0 and n = {n} (the size of x along dim={dim}), got {k!r}.")
     kept, count = existing(x, dim, mask)
     if k == n:
         target_weights = None
@@ -271,8 +255,8 @@ def soft_topk(
         each = (count - at).clamp(0.0, 1.0)
         target_weights = torch.cat([each, (count - k).clamp(min=0.0)], dim=-1) / count
     row_weights = None if weights is None else like_rows(weights, x, dim, "weights")
-    values = None
-    if kept is None:  # then all targets weigh something, which need not be looked at
+    values = rows[..., :0] if k == 0 else None
+    if kept is None and k > 0:  # then all targets weigh something, which need not be looked at
         values = requests.sorts(
             rows, -1, largest, row_weights, None, None, target_weights, None, eps, cost, squash, solver, backend, False
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from ..core.checks import require_floating
 from ..core.costs import Cost
 from ..core.modes import whole
 from ..core.plan import Plan
-from ..core.problem import as_rows, pose
+from ..core.problem import as_rows, of_number, pose
 from ..core.solvers import Newton, Solver
 from ..core.squash import Squash
 from ..kernels import padding, requests
@@ -27,11 +27,18 @@ _R = TypeVar("_R")
 DEFAULT_SOLVER = Newton()
 
 
-def full_precision(operator: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Autocast would round the matrix products inside to half precision: switch it off."""
+def full_precision(operator: Callable[_P, _R], numbers: bool = False) -> Callable[_P, _R]:
+    """Autocast would round the matrix products inside to half precision: switch it off.
+
+    ``numbers``: the operator is also given tensors without dimensions, and answers with such.
+    """
 
     @functools.wraps(operator)
     def wrapped(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        if numbers:
+            x: Any = args[0] if args else kwargs.get("x")
+            if isinstance(x, Tensor) and x.ndim == 0:
+                return cast("_R", of_number(wrapped, x, args[1:], kwargs))
         if not torch._C._is_any_autocast_enabled():  # what follows costs as much as a small kernel
             return operator(*args, **kwargs)
         tensors = (t for t in (*args, *kwargs.values()) if isinstance(t, Tensor) and not t.is_meta)
@@ -41,12 +48,15 @@ def full_precision(operator: Callable[_P, _R]) -> Callable[_P, _R]:
     return wrapped
 
 
+of_numbers_too = functools.partial(full_precision, numbers=True)
+
+
 @full_precision
 def transport(
     x: Tensor,
-    *,
     dim: int = -1,
     descending: bool = False,
+    *,
     weights: Tensor | None = None,
     mask: Tensor | None = None,
     targets: Tensor | None = None,
@@ -85,9 +95,9 @@ def transport(
 @full_precision
 def smooth_transport(
     x: Tensor,
-    *,
     dim: int = -1,
     descending: bool = False,
+    *,
     weights: Tensor | None = None,
     mask: Tensor | None = None,
     targets: Tensor | None = None,
@@ -128,12 +138,12 @@ def smooth_transport(
     )
 
 
-@full_precision
+@of_numbers_too
 def soft_rank(
     x: Tensor,
-    *,
     dim: int = -1,
     descending: bool = False,
+    *,
     weights: Tensor | None = None,
     mask: Tensor | None = None,
     targets: Tensor | None = None,
@@ -179,12 +189,12 @@ def soft_rank(
     ).ranks()
 
 
-@full_precision
+@of_numbers_too
 def soft_sort(
     x: Tensor,
-    *,
     dim: int = -1,
     descending: bool = False,
+    *,
     weights: Tensor | None = None,
     mask: Tensor | None = None,
     targets: Tensor | None = None,
@@ -234,9 +244,9 @@ def soft_sort(
 @full_precision
 def soft_permutation(
     x: Tensor,
-    *,
     dim: int = -1,
     descending: bool = False,
+    *,
     weights: Tensor | None = None,
     mask: Tensor | None = None,
     targets: Tensor | None = None,
@@ -283,9 +293,9 @@ def soft_permutation(
 def sort_with(
     values: Tensor,
     keys: Tensor,
-    *,
     dim: int = -1,
     descending: bool = False,
+    *,
     weights: Tensor | None = None,
     mask: Tensor | None = None,
     targets: Tensor | None = None,
@@ -337,12 +347,12 @@ def sort_with(
     return in_order.reshape(*in_order.shape[:-1], *payload_shape)
 
 
-@full_precision
+@of_numbers_too
 def quantile_normalize(
     x: Tensor,
     reference: Tensor,
-    *,
     dim: int = -1,
+    *,
     weights: Tensor | None = None,
     mask: Tensor | None = None,
     eps: float | Tensor = 1e-2,
@@ -352,7 +362,8 @@ def quantile_normalize(
 ) -> Tensor:
     """``x`` mapped onto the distribution of ``reference``: each value becomes the reference value of its soft rank.
 
-    ``reference`` is (m,), or (..., m) with one row for each row of x; it need not be sorted. Returns the shape of x.
+    ``reference`` is (m,), the same for all rows, or it has a row for each row of x, along the same ``dim``: the shape
+    of x with m in place of n, or one that broadcasts to it. It need not be sorted. Returns the shape of x.
 
     >>> import torch, sinksort
     >>> sinksort.quantile_normalize(torch.tensor([0.3, 0.1, 0.2]), torch.tensor([30.0, 10.0, 20.0]), eps=1e-3)
@@ -361,13 +372,17 @@ def quantile_normalize(
     rows = as_rows(x, dim)
     require_floating(reference, "reference")
     batch = rows.shape[:-1]
+    last = dim % x.ndim == x.ndim - 1
     try:
-        fits = reference.ndim > 0 and torch.broadcast_shapes(reference.shape[:-1], batch) == batch
-    except RuntimeError:
+        in_rows = reference if last or reference.ndim < x.ndim else reference.movedim(dim, -1)
+        fits = torch.broadcast_shapes(in_rows.shape[:-1], batch) == batch and in_rows.shape[-1] > 0
+    except (RuntimeError, IndexError):
         fits = False
-    if not fits or reference.shape[-1] == 0:
+    fits = fits and (last or reference.ndim in (1, x.ndim))
+    if not fits:
+        wanted = [*x.shape[: dim % x.ndim], "m", *x.shape[dim % x.ndim + 1 :]]
         raise ValueError(
-            f"reference must have shape (m,) or {(*batch, 'm')} (one row for each row of x), "
+            f"reference must have shape (m,) or {tuple(wanted)} (m values along dim={dim} for each row of x), "
             f"got {tuple(reference.shape)}."
         )
     plan = plan_for(
@@ -376,10 +391,10 @@ def quantile_normalize(
         dim=dim,
         weights=weights,
         mask=mask,
-        num_targets=whole(reference.shape[-1]),
+        num_targets=whole(in_rows.shape[-1]),
         eps=eps,
         cost=cost,
         squash=squash,
         solver=solver,
     )
-    return plan.pull(reference.sort(dim=-1).values.expand(*batch, -1))
+    return plan.pull(in_rows.sort(dim=-1).values.expand(*batch, -1))

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..core.checks import values_readable
-from ..core.problem import as_rows, live_rows
+from ..core.problem import as_rows, live_rows, numbers_too
 from .base import Relaxation, Rows
 from .gaussian import Gaussian
 from .networks import SortingNetwork
@@ -29,6 +29,7 @@ METHODS: dict[str, Relaxation] = {
 }
 
 
+@numbers_too
 def rank(
     x: Tensor,
     *,
@@ -66,6 +67,7 @@ def rank(
     return ranks.to(x.dtype).movedim(-1, dim)
 
 
+@numbers_too
 def sort(
     x: Tensor,
     *,

@@ -10,6 +10,10 @@ is z - v with v the isotonic regression of ``isotonic`` on z in sorted order. Wi
 
     rank  = P(x / strength, rho)           sort = P(rho / strength, x).
 
+The paper sorts from the largest down, and from the smallest up by what it makes of -x. For l2 that is the same as
+above, read backwards. For kl it is not: where values pool, their logarithmic mean is above the mean when sorted down
+and below it when sorted up.
+
 A linear function on P(rho) is maximised by the hard ranks and the projection adds curvature, so the answer is exactly
 hard once strength is below a threshold that depends on the gaps of x, and its gradient is then zero for ranks. For kl
 the ranks are exp(P_E(x / strength, log rho)), which is again a point of P(rho).
@@ -67,10 +71,11 @@ class Permutahedron(Relaxation):
         return projected.gather(-1, order.argsort(dim=-1))
 
     def sort(self, rows: Rows, values: Tensor) -> Tensor:
-        keys = rows.x if rows.kept is None else torch.where(rows.kept, rows.x, float("inf"))
-        w = values.gather(-1, keys.argsort(dim=-1, stable=True))
-        s = rows.positions() / rows.strength
-        return self._project(s, w, rows)
+        keys = -rows.x if rows.kept is None else torch.where(rows.kept, -rows.x, float("inf"))
+        w = -values.gather(-1, keys.argsort(dim=-1, stable=True))
+        down = -self._project(rows.positions() / rows.strength, w, rows)
+        backwards = (rows.count - rows.positions()).clamp(min=0).long()  # padding stays at the end
+        return down.gather(-1, backwards.expand(down.shape))
 
     def _project(self, s: Tensor, w: Tensor, rows: Rows) -> Tensor:
         """s - v for rows s and w that increase."""

@@ -12,6 +12,7 @@ from sklearn.utils import check_random_state
 from torch import Tensor
 
 from ..operators import soft_quantile, soft_topk_mask
+from ..operators.fillers import Interpolation, require_interpolation
 from .base import BatchSize, SoftEstimator, require_count
 from .layers import Array, ArrayLayers, Units, predict, random_layers
 from .robust import order_statistic, robust_linear_fit, robust_units, shortest_interval_centre, trimmed_mean_of_squares
@@ -87,6 +88,7 @@ class LeastQuantileRegressor(_RobustRegressor):
         hidden_layer_sizes: units of the hidden layers; () for a linear model.
         eps: entropy of the soft quantile.
         width: share of the residuals that the quantile averages over; None for one residual of a batch.
+        interpolation: which sample quantile the soft one tends to for small eps, as in ``sinksort.soft_quantile``.
         n_starts: random starts of the robust linear fit.
         learning_rate: of Adam, for standardised data; it is cut when nothing improves.
         alpha: L2 penalty on all weights, for standardised data.
@@ -123,6 +125,7 @@ class LeastQuantileRegressor(_RobustRegressor):
         hidden_layer_sizes: int | tuple[int, ...] = (),
         eps: float = 1e-2,
         width: float | None = None,
+        interpolation: Interpolation = "hazen",
         n_starts: int = 20,
         learning_rate: float = 1e-2,
         alpha: float = 0.0,
@@ -141,6 +144,7 @@ class LeastQuantileRegressor(_RobustRegressor):
         self.hidden_layer_sizes = hidden_layer_sizes
         self.eps = eps
         self.width = width
+        self.interpolation = interpolation
         self.n_starts = n_starts
         self.learning_rate = learning_rate
         self.alpha = alpha
@@ -162,6 +166,7 @@ class LeastQuantileRegressor(_RobustRegressor):
         )
         if self.width is not None:
             self._require_number("width", "> 0", "<= 1", "None for one residual of a batch.")
+        require_interpolation(self.interpolation, None)
 
     def _share(self) -> float:
         return self.tau
@@ -171,7 +176,9 @@ class LeastQuantileRegressor(_RobustRegressor):
 
     def _loss(self, outputs: Tensor, targets: Tensor, eps: float) -> Tensor:
         bounded = bounded_residuals((targets - outputs[:, 0]).abs(), self.tau)
-        return soft_quantile(bounded, self.tau, width=self.width, eps=eps, squash=None)
+        return soft_quantile(
+            bounded, self.tau, width=self.width, interpolation=self.interpolation, eps=eps, squash=None
+        )
 
     def _finish(self, X: Array, y: Array) -> None:
         shift = shortest_interval_centre(y - predict(self._layers(), X)[:, 0], self.tau)

@@ -13,7 +13,15 @@ from ..core.problem import entropy
 from ..core.squash import Squash
 from ..linear.elsewhere import in_order, refined
 from ..linear.smooth import Part
-from ..operators.selecting import filler_weights, how_many, quantile_levels
+from ..operators.fillers import (
+    How,
+    Interpolation,
+    quantile_levels,
+    require_interpolation,
+    rounding_of_levels,
+    weights_of,
+)
+from ..operators.selecting import how_many
 from .source import Chunks, Source
 from .sums import Collected, Sums
 
@@ -45,6 +53,7 @@ def soft_quantile(
     q: float | Sequence[float] | Tensor,
     *,
     width: float | None = None,
+    interpolation: Interpolation = "hazen",
     eps: float | Tensor = 1e-2,
     squash: Squash = "sigmoid",
 ) -> Tensor:
@@ -57,11 +66,13 @@ def soft_quantile(
     """
     source = Source(chunks, squash)
     levels = quantile_levels(q, width, source.device)
+    require_interpolation(interpolation, True if source.weighted else None)
     if source.few:
         x, w = _all(source)
-        return alone.soft_quantile(x, q, width=width, weights=w, eps=eps, squash=squash)
+        return alone.soft_quantile(x, q, width=width, interpolation=interpolation, weights=w, eps=eps, squash=squash)
     count = source.summary.count
-    b = filler_weights(levels, 1.0 / count if width is None else torch.full_like(count, width)).reshape(-1, 3)
+    how = How(width, interpolation, rounding_of_levels(source.dtype, q))
+    b = weights_of(levels, count, how).reshape(-1, 3)
     parts, sums = _refined(source, eps, b, levels.numel(), carrying=True)
     quantiles = in_order(parts, [part.averages(_carried(part, sums, len(count)))[:, 1] for part in parts])
     bent = (source.summary.infinite + source.summary.poisoned).squeeze(-1).repeat(levels.numel())
@@ -69,7 +80,12 @@ def soft_quantile(
 
 
 def soft_median(
-    chunks: Chunks, *, width: float | None = None, eps: float | Tensor = 1e-2, squash: Squash = "sigmoid"
+    chunks: Chunks,
+    *,
+    width: float | None = None,
+    interpolation: Interpolation = "hazen",
+    eps: float | Tensor = 1e-2,
+    squash: Squash = "sigmoid",
 ) -> Tensor:
     """The soft 0.5 quantile of the values of all chunks, see ``soft_quantile``.
 
@@ -77,7 +93,7 @@ def soft_median(
     >>> sinksort.streaming.soft_median([torch.tensor([1.0, 100.0]), torch.tensor([2.0])], eps=1e-4)
     tensor(2.)
     """
-    return soft_quantile(chunks, 0.5, width=width, eps=eps, squash=squash)
+    return soft_quantile(chunks, 0.5, width=width, interpolation=interpolation, eps=eps, squash=squash)
 
 
 @torch.no_grad()
