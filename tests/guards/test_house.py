@@ -61,10 +61,10 @@ FAMILIES = {
 }
 #: What families are made of: it imports nothing but itself.
 ENGINE = (
-    "cache numba_cache numba_compile numba_parts numba_tasks numba_simd numba_simd_eights numba_maths numba_staircase "
-    "numba_rows_sources triton_cache triton_launch triton_state triton_sums triton_parts triton_laplacian "
-    "triton_long_maths triton_long_few triton_long_few_row triton_long_few_exchange triton_long_few_start "
-    "triton_long_few_back"
+    "cache numba_cache numba_compile numba_parts numba_tasks numba_team numba_simd numba_simd_eights numba_maths "
+    "numba_staircase numba_rows_sources triton_cache triton_launch triton_state triton_sums triton_parts "
+    "triton_laplacian triton_long_maths triton_long_few triton_long_few_row triton_long_few_exchange "
+    "triton_long_few_start triton_long_few_back"
 )
 #: What is asked and who answers. Families are imported by name when they are needed, so these import none.
 FRONT = "kernels cpu asks choice reads posing posed padded ops tables reference"
