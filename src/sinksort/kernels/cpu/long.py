@@ -7,7 +7,6 @@ have a grid as well and take a row in one go; rows that these cannot do come bac
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import NamedTuple
 
@@ -21,7 +20,7 @@ from . import rows as short_rows
 from .engine.blocks import ARCTAN, BFLOAT16, FLOAT16, FLOAT32, IDENTITY, SIGMOID, Array, Rows
 from .engine.potentials import DONE, SEARCH
 from .engine.sources import padded
-from .engine.threads import run as run_tasks
+from .engine.threads import run
 from .engine.values import (
     CELLS,
     GRID_ERROR,
@@ -56,8 +55,6 @@ _HOPELESS = 0.3  #: error of a rule that says nothing about how many nodes are m
 _KINDS = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16, torch.float16: FLOAT16}
 _SQUASHES = {"sigmoid": SIGMOID, "arctan": ARCTAN, None: IDENTITY}
 _NONE = Array(np.empty(0, np.float32), np.empty(0, np.uint16), FLOAT32, 0)
-
-run = functools.partial(run_tasks, portions=2)  # kernels here prepare nothing
 
 
 def weightless(_request: Request) -> bool:

@@ -47,6 +47,6 @@ def _answered(request: Request, phi: Tensor, w: Tensor | None) -> tuple[Tensor, 
     run(
         pull_sorted, R, _PRICE * R * n * max(K, m) ** 0.5, flat(request.x), a, y, b, flat(phi), eps, n, K, m, squash,
         steps,
-        _NOTHING if w is None else flat(w), w is not None, out.reshape(-1), errors, portions=2,
+        _NOTHING if w is None else flat(w), w is not None, out.reshape(-1), errors,
     )  # fmt: skip
     return like(out, request.x), torch.from_numpy(errors)

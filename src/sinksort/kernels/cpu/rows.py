@@ -75,7 +75,7 @@ def pull(request: Request, phi: Tensor) -> Answer:
         return Answer(torch.empty_like(x), np.empty((len(x), 0), np.float32), np.full(len(x), np.inf, np.float32))
     out, state, error = _answers(x.shape, call)
     answers = out.reshape(-1), state.reshape(-1), error
-    run(call.kernel, call.tasks, call.work, flat(x), *call.args, *answers, portions=call.portions)
+    run(call.kernel, call.tasks, call.work, flat(x), *call.args, *answers)
     return Answer(like(out, x), state, error)
 
 
@@ -101,7 +101,7 @@ def push_backward(request: Request, state: State, c: Tensor) -> Tensor:
 def _backward(request: Request, call: _Launch, args: tuple[Any, ...], state: State, w: F32) -> Tensor:
     grad = np.empty(request.x.shape, np.float32)
     answers = grad.reshape(-1), _kept(state)
-    run(call.kernel, call.tasks, call.work, flat(request.x), *args, w, *answers, portions=call.portions)
+    run(call.kernel, call.tasks, call.work, flat(request.x), *args, w, *answers)
     return like(grad, request.x)
 
 
@@ -135,7 +135,6 @@ class _Launch(NamedTuple):
     work: float  #: in nanoseconds, about
     args: tuple[Any, ...]  #: between x and what the kernel writes
     columns: int = 0  #: of the state, if it is to be made
-    portions: int = 1  #: see ``engine.threads.run``: kernels that prepare nothing have more than one
 
 
 _REJECT_ALL = _Launch(lambda *_: None, 0, 0.0, ())  #: answers this; see ``_beyond_a_rule``
@@ -188,7 +187,7 @@ def _pull_kernel(request: Request, phi: Tensor) -> _Launch:
         return _Launch(pull_lanes, groups, work, (a, y, b, levels, eps, n, K, squash, steps))
     if _by_sums(K, request.m):
         return _Launch(pull_thresholds, R, work, (a, y, *_exact(request), levels, eps, n, K, squash, steps))
-    return _Launch(pull_ruled, R, work, (a, y, b, levels, last, eps, n, K, m, squash, steps), portions=2)
+    return _Launch(pull_ruled, R, work, (a, y, b, levels, last, eps, n, K, m, squash, steps))
 
 
 def _push_kernel(request: Request) -> _Launch:
@@ -222,7 +221,7 @@ def _backward_kernel(request: Request, phi: Tensor, push: bool) -> _Launch:
         return _Launch(lanes_backward, groups, work, (a, y, b, levels, eps, n, K, *how))
     if _by_sums(K, request.m):
         return _Launch(threshold_backward, R, work, (a, y, _exact(request)[0], levels, eps, n, K, *how))
-    return _Launch(ruled_backward, R, work, (a, y, b, levels, eps, n, K, m, *how), portions=2)
+    return _Launch(ruled_backward, R, work, (a, y, b, levels, eps, n, K, m, *how))
 
 
 def _beyond_a_rule(request: Request) -> bool:

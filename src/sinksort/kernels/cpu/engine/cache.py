@@ -35,14 +35,14 @@ def _folder(sources: Path, chosen: str) -> Path | None:
 
 
 class KernelCache:
-    """Of one function, in the version of its sources that ``stamp`` stands for."""
+    """Of one function, in the version of its sources that ``stamp`` stands for; ``what`` of it if not all."""
 
-    def __init__(self, function: Callable[..., Any], stamp: str) -> None:
+    def __init__(self, function: Callable[..., Any], stamp: str, what: str = "") -> None:
         code = function.__code__
         source = Path(code.co_filename).resolve()
         self._folder, self._enabled = _folder(source.parent, config.CACHE_DIR), True
         version = "".join(map(str, sys.version_info[:2]))
-        self._name = f"{source.stem}.{function.__qualname__}-{code.co_firstlineno}.py{version}"
+        self._name = f"{source.stem}.{function.__qualname__}{what}-{code.co_firstlineno}.py{version}"
         self._stamp = cache.checksum(repr((stamp, numba.__version__, llvmlite.__version__)).encode())
 
     @property

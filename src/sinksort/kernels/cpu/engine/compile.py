@@ -103,6 +103,15 @@ def compiled(*may: str, counts: bool = True) -> Callable[[_F], _F]:
     return decorate
 
 
+def entered(enter: _F, kernel: Any) -> _F:
+    """``enter``, which calls a compiled kernel and has its arguments, compiled and kept beside it."""
+    enter.__module__, enter.__qualname__ = kernel.py_func.__module__, f"{kernel.py_func.__qualname__}.entry"
+    entry: Any = njit(pipeline_class=_WHOLE, nogil=True, error_model="numpy")(enter)
+    code = kernel.py_func.__code__
+    entry._cache = KernelCache(kernel.py_func, _sources(Path(code.co_filename).parent), ".entry")
+    return cast("_F", entry)
+
+
 jit = compiled("contract")
 jit_no_refcount = compiled("contract", counts=False)  #: ``jit``, of functions that make no arrays and return none
 jit_reassociate = compiled("contract", "reassoc", "nsz", "arcp")

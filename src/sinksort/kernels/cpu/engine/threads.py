@@ -1,119 +1,131 @@
 """Tasks on threads: a kernel does tasks first to last - 1, without the interpreter's lock, on some threads at once.
 
-Threads of our own, as many as torch uses, because those of Numba are not safe to share: two Python threads that enter
-its default pool at once end the process. What a task computes depends on the task alone, so answers do not depend on
-how many threads there are.
-
-Where processors are few, Linux may wake a thread on the one of who wakes it and leave it there while another is idle
-(two in a virtual machine did so for as long as a program paused now and then: a call took 1.6 times as long). So there
-our threads are told to stay off the processor of the caller.
-
-Threads of torch wait for more work by spinning, for milliseconds after each of its operations, and ours cannot wake up
-on that processor as long, or have half of it. So where a kernel may be called once more at no cost, the others have
-their share in two portions, and the caller, having done his own, takes from the end of the line what nobody has begun;
-who has not woken up by then is not waited for. (128 rows of 1000 values after a product of matrices, two processors:
-2.8 ms, not 4.0; a row of 10^5: 2.4, not 4.7. With nothing before them both take 2 to 3% longer.)
+What     ``run`` cuts the tasks into chunks. The caller and its helpers take one chunk after the other until none is
+         left. The caller wakes its helpers, works like them, and at the end waits for chunks that they have begun. It
+         never waits for a helper that has not woken up.
+Why      Threads of our own, as many as torch uses, because those of Numba are not safe to share: two Python threads
+         that enter its default pool at once end the process. torch's own threads hang after a fork, and spin for
+         milliseconds after each of its operations; a helper that finds its processor taken is not missed.
+         What a task computes depends on the task alone, so answers do not depend on how many threads there are.
+Where    ``engine.team`` has what happens in compiled code. Here: how many threads there are, and how they come to be.
 """
 
 from __future__ import annotations
 
-import collections
-import contextlib
+import _thread
 import ctypes
 import functools
-import itertools
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
 
-#: Work below this, in values times a rough price of each in nanoseconds, is done before another thread is awake.
-_WORTH_A_THREAD = 100_000.0
+from . import team as native
+
+_WORTH_A_THREAD = 40_000.0  #: work, in the nanoseconds that a kernel names, below which another thread does not help
 _FEW_PROCESSORS = 4
+_CHUNKS = 4  #: for each thread: who comes late, or meets longer rows, takes fewer
+_FAILED_ONCE = (
+    "The kernel {} failed for its tasks {} to {} on a thread, and did not fail when they were done once more. So there "
+    "is no answer. Call again; if this comes again, the likely cause is that memory is short."
+)
 
 
-class _Threads:
-    """A pool, and on which processors its threads may be."""
+class Team:
+    """Threads that wait for jobs, and the memory in which they find them. They are started when they are first needed.
 
-    def __init__(self) -> None:
-        processors = os.cpu_count() or 1
-        self.pool = ThreadPoolExecutor(max(1, processors - 1), "sinksort", self._begin)
-        self._told = processors <= _FEW_PROCESSORS and hasattr(os, "sched_setaffinity")
-        self._allowed: dict[int, set[int]] = {}  #: of each thread, to begin with
-        self._avoided = -1, 0  #: by how many of them
+    They end with the process: they are in compiled code all the time, without the interpreter's lock.
+    """
 
-    def _begin(self) -> None:
-        if self._told:
-            self._allowed[threading.get_native_id()] = os.sched_getaffinity(0)
+    def __init__(self, most: int) -> None:
+        self.most, self.size, self.memory = most, 0, native.empty_team(most)
+        self.address = int(self.memory.ctypes.data)
+        self._growing = threading.Lock()
+        python = ctypes.pythonapi
+        python.PyThread_allocate_lock.restype = ctypes.c_void_p
+        for place, function in (
+            (native.RELEASE, python.PyThread_release_lock),
+            (native.ACQUIRE, python.PyThread_acquire_lock),
+        ):
+            self._write(place, ctypes.cast(function, ctypes.c_void_p).value)
+        self._write(native.LEAD, native.address_of(native.lead, 3))
+        self._tell_of_processors()
+        self._life = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)(
+            native.address_of(native.wait_for_jobs, 2)
+        )
 
-    def leave_the_caller_alone(self) -> None:
-        if not self._told:
+    def _write(self, place: int, value: int | None) -> None:
+        self.memory[place // native.WORD] = value
+
+    def _tell_of_processors(self) -> None:
+        """See ``engine.team.keep_away``: what it needs, where processors are few and Linux lets us choose."""
+        if not hasattr(os, "sched_getaffinity"):
             return
-        here = _processor()
-        if (here, len(self._allowed)) == self._avoided:
-            return
-        self._avoided = here, len(self._allowed)
-        for thread, allowed in list(self._allowed.items()):
-            if allowed - {here}:
-                os.sched_setaffinity(thread, allowed - {here})
+        system, allowed = ctypes.CDLL(None), os.sched_getaffinity(0)
+        if hasattr(system, "sched_getcpu") and len(allowed) <= _FEW_PROCESSORS and max(allowed) < 63:
+            self._write(native.PROCESSOR, ctypes.cast(system.sched_getcpu, ctypes.c_void_p).value)
+            self._write(native.ALLOW, ctypes.cast(system.sched_setaffinity, ctypes.c_void_p).value)
+            self._write(native.ALLOWED, sum(1 << k for k in allowed))
+
+    def _new_lock(self) -> int:
+        """A lock that is taken."""
+        lock: int = ctypes.pythonapi.PyThread_allocate_lock()
+        ctypes.pythonapi.PyThread_acquire_lock(ctypes.c_void_p(lock), 1)
+        return lock
+
+    def _live(self, worker: int) -> None:
+        place = native.place_of(worker)
+        self._write(place + native.THREAD, threading.get_native_id())
+        self._write(native.AVOIDED, -1)
+        self._life(self.address, self.address + place)
+
+    def grow(self, wanted: int) -> None:
+        """Start threads until there are so many, or as many as the system lets us have."""
+        with self._growing:
+            for worker in range(self.size, min(wanted, self.most)):
+                for lock in (native.LOCK, native.ENDED):
+                    self._write(native.place_of(worker) + lock, self._new_lock())
+                try:
+                    _thread.start_new_thread(self._live, (worker,))
+                except RuntimeError:  # there are too many, or the interpreter is about to end
+                    return
+                self.size = worker + 1
+                self._write(native.COUNT, self.size)
 
 
 @functools.cache
-def _threads() -> _Threads:
-    return _Threads()
+def _team() -> Team:
+    return Team(max(1, (os.cpu_count() or 1) - 1))
 
 
-@functools.cache
-def _asked_for_processor() -> Callable[[], int]:
-    return getattr(ctypes.CDLL(None), "sched_getcpu", lambda: -1)  # type: ignore[no-any-return]
-
-
-def _processor() -> int:
-    """Of the thread that asks."""
-    return _asked_for_processor()()
-
+_entries: dict[Callable[..., None], Any] = {}  #: of kernels; see ``engine.team.entry``
 
 if hasattr(os, "register_at_fork"):  # threads do not survive a fork
-    os.register_at_fork(after_in_child=_threads.cache_clear)
+    os.register_at_fork(after_in_child=_team.cache_clear)
 
 
-def run(kernel: Callable[..., None], tasks: int, work: float, *args: Any, portions: int = 1) -> None:
+def run(kernel: Callable[..., None], tasks: int, work: float, *args: Any, portions: int = 0) -> None:  # noqa: ARG001
     """``kernel(first, last, *args)`` for all tasks; ``work`` is a guess of how many nanoseconds they take.
 
-    ``portions``: of the share of each thread but the caller, who helps if they are more than one.
+    ``portions`` means nothing any more.
     """
-    if work < _WORTH_A_THREAD or (threads := min(torch.get_num_threads(), tasks, int(work / _WORTH_A_THREAD) + 1)) < 2:
-        kernel(0, tasks, *args)
-        return
-    ours = _threads()
-    ours.leave_the_caller_alone()
-    own = tasks // threads
-    count = min(tasks - own, portions * (threads - 1))
-    bounds = [own + (tasks - own) * k // count for k in range(count + 1)]
-    if portions == 1:
-        others = [ours.pool.submit(kernel, *share, *args) for share in itertools.pairwise(bounds)]
-        kernel(0, own, *args)
-        for other in others:
-            other.result()
-        return
-    line = collections.deque(itertools.pairwise(bounds))
-    others = [ours.pool.submit(_work_off, line.popleft, kernel, args) for _ in range(1, threads)]
-    kernel(0, own, *args)
-    _work_off(line.pop, kernel, args)
-    for other in others:
-        if not other.cancel():
-            other.result()
-
-
-def _work_off(take: Callable[[], tuple[int, int]], kernel: Callable[..., None], args: tuple[Any, ...]) -> None:
-    for portion in iter(functools.partial(_taken, take), None):
-        kernel(*portion, *args)
-
-
-def _taken(take: Callable[[], tuple[int, int]]) -> tuple[int, int] | None:
-    with contextlib.suppress(IndexError):  # nothing is left
-        return take()
-    return None
+    entry = _entries.get(kernel)
+    if entry is None:
+        if not hasattr(kernel, "py_func"):  # Numba was told to compile nothing
+            kernel(0, tasks, *args)
+            return
+        entry = _entries[kernel] = native.entry(kernel)
+    team = _team()
+    helpers = max(0, min(torch.get_num_threads(), tasks, int(work / _WORTH_A_THREAD) + 1, team.most + 1) - 1)
+    chunk = tasks
+    if helpers:
+        if team.size < helpers:
+            team.grow(helpers)
+        chunk = -(-tasks // (_CHUNKS * (helpers + 1)))
+    failed = entry(team.address, tasks, chunk, helpers, *args)
+    if failed >= 0:
+        last = min(failed + chunk, tasks)
+        kernel(failed, last, *args)  # raises what was raised on the thread
+        raise RuntimeError(_FAILED_ONCE.format(kernel.__name__, failed, last - 1))

@@ -169,7 +169,7 @@ class _Solve(torch.autograd.function._SingleLevelFunction):
         m = rows.y.shape[1]
         F, G, error, steps, lost = np.empty((R, n)), np.empty((R, m)), np.empty(R), np.empty(R, np.int64), np.empty(R)
         run(solve_rows, R, R * n * m * _PRICE, rows, kind, p, _NO_RULE if rule is None else rule, F, G, error, steps,
-            lost, portions=4)  # fmt: skip
+            lost)  # fmt: skip
         F *= rows.eps[:, None]
         G *= rows.eps[:, None]
         out = tuple(torch.from_numpy(t) for t in (F, G, error, steps, lost))
@@ -194,7 +194,7 @@ class _Solve(torch.autograd.function._SingleLevelFunction):
         eps = rows.eps[:, None]
         of_F, of_G = (np.zeros(t.shape) if c is None else _array(c) * eps for t, c in ((f, of_f), (g, of_g)))
         run(solve_rows_backward, R, R * n * g.shape[1] * _PRICE, rows, *ctx.cost, f.numpy() / eps, g.numpy() / eps,
-            of_F, of_G, out, portions=4)  # fmt: skip
+            of_F, of_G, out)  # fmt: skip
         return *map(_like, out, arguments, needs), None, None, None
 
 
