@@ -138,7 +138,7 @@ LAYERS = (
     "problem plan kantorovich",
     (
         "rules grid places streamed banded banded_factor banded_plan smooth refine choose pooled elsewhere piecewise "
-        "thresholds exact_plan"
+        "thresholds exact_plan blocks compiled_plan slow"
     ),
     "kernels",
     "operators",

@@ -71,6 +71,12 @@ def _missing(package: str, name: str) -> str | None:
 _MISSING = {name: _missing(name, name) for name in _FILES}
 
 
+def missing(device: torch.device) -> str | None:
+    """Why there are no kernels for a device, or None if there are."""
+    name = _AUTO.get(device.type)
+    return f"there are no kernels for {device.type} devices" if name is None else _MISSING[name]
+
+
 def kernels_named(name: str, request: Request) -> Kernels:
     short, long = _FILES[name]
     most = _SHORT_OF_TWO if name == "numba" and has_two_targets(request) else _SHORT
@@ -215,7 +221,9 @@ def _refused(reason: str | None, backend: str) -> bool:
     Who asked for Numba may still have the exact family: the reason is kept for ``settle``.
     """
     if reason is not None and backend != "auto":
-        if backend == "numba" and _MISSING["numba"] is None and eager():
+        if backend == "numba" and _MISSING["numba"] is None and torch.compiler.is_compiling():
+            pass  # see ``compiled_plan``
+        elif backend == "numba" and _MISSING["numba"] is None and eager():
             _reason.set(reason)
         else:
             _complain(reason, backend)
