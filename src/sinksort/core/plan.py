@@ -10,7 +10,16 @@ from torch import Tensor
 
 from .gradients import attach
 from .problem import Problem
-from .semidual import LARGEST_LOG_DENSITY, NOTHING, c_transform, log_density, log_weight, without_subnormals
+from .semidual import (
+    LARGEST_LOG_DENSITY,
+    NOTHING,
+    c_transform,
+    log_density,
+    log_weight,
+    reduced_cost,
+    row_sums,
+    without_subnormals,
+)
 from .solvers import Newton, Sinkhorn, Solver
 from .solvers.start import staircase_potentials
 
@@ -187,7 +196,7 @@ class Plan:
 
     def _pull(self, v: Tensor) -> Tensor:
         p = self.problem
-        on_values = p.unsort((self.targets_given_value() @ v.to(p.a.dtype).unsqueeze(-1)).squeeze(-1))
+        on_values = p.unsort(row_sums(self.targets_given_value(), v.to(p.a.dtype)))
         if p.mask is not None:
             on_values = torch.where(p.mask, on_values, 0.0)
         return on_values.to(p.dtype).movedim(-1, p.dim)
@@ -238,7 +247,7 @@ def solve(problem: Problem, solver: Solver, warn: bool = True) -> Plan:
     fixed_a, fixed_b = p.a.detach(), p.b.detach()
     cost, masses = p.cost, fixed_a if p.hats is None else p.hats
     start = f0, g0 = staircase_potentials(cost.detach(), masses, fixed_b, p.eps.detach(), p.by_columns)
-    reduced = (cost - f0.unsqueeze(-1) - g0.unsqueeze(-2)) / p.eps
+    reduced = reduced_cost(cost, f0, g0, p.eps)
     M = without_subnormals(reduced)
     if isinstance(solver, Newton):
         found = solver.solve(M.detach(), fixed_a, fixed_b, p.hats, p.by_columns, warn)

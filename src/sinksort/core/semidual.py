@@ -23,6 +23,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .modes import eager
+
 #: Only a pair that both weigh nothing can exceed this; it keeps exp() of such a pair finite in single precision.
 LARGEST_LOG_DENSITY = 80.0
 
@@ -40,7 +42,18 @@ def without_subnormals(M: Tensor) -> Tensor:
 
     Nothing there can be seen in any answer, and arithmetic with subnormal numbers is a hundred times slower on a CPU.
     """
-    return M.clamp(max=600.0 if M.dtype == torch.float64 else 75.0)
+    return M.clamp(max=_largest_cost(M))
+
+
+def reduced_cost(C: Tensor, f0: Tensor, g0: Tensor, eps: Tensor) -> Tensor:
+    """M (..., n, m) from the cost and the staircase potentials."""
+    if C.requires_grad or eps.requires_grad or not eager():
+        return (C - f0.unsqueeze(-1) - g0.unsqueeze(-2)) / eps
+    return (C - f0.unsqueeze(-1)).sub_(g0.unsqueeze(-2)).div_(eps)
+
+
+def _largest_cost(M: Tensor) -> float:
+    return 600.0 if M.dtype == torch.float64 else 75.0
 
 
 def c_transform(M: Tensor, log_b: Tensor, gamma: Tensor) -> Tensor:
@@ -49,17 +62,22 @@ def c_transform(M: Tensor, log_b: Tensor, gamma: Tensor) -> Tensor:
 
 
 def log_density(M: Tensor, log_b: Tensor, gamma: Tensor) -> Tensor:
-    """log E (..., n, m) after the row potential has been chosen for ``gamma``."""
+    """log E (..., n, m) after the row potential has been chosen for ``gamma``. It is at most -log(NOTHING)."""
     phi = c_transform(M, log_b, gamma)
-    return (phi.unsqueeze(-1) + gamma.unsqueeze(-2) - M).clamp(max=LARGEST_LOG_DENSITY)
+    return phi.unsqueeze(-1) + gamma.unsqueeze(-2) - M
 
 
-def column_sums(log_E: Tensor, a: Tensor) -> Tensor:
+def column_sums(E: Tensor, a: Tensor) -> Tensor:
     """s (..., m): one everywhere at the solution."""
-    return (a.unsqueeze(-1) * log_E.exp()).sum(dim=-2)
+    return (a.unsqueeze(-2) @ E).squeeze(-2)
 
 
-def hessian_factor(log_E: Tensor, s: Tensor, a: Tensor, log_b: Tensor) -> Tensor:
+def row_sums(E: Tensor, v: Tensor) -> Tensor:
+    """sum_j E_ij v_j (..., n). Written this way round, the product takes a quarter of the time on a CPU."""
+    return (v.unsqueeze(-2) @ E.mT).squeeze(-2)
+
+
+def hessian_factor(E: Tensor, s: Tensor, a: Tensor, log_b: Tensor) -> Tensor:
     """Cholesky factor of the semi-dual's negated Hessian, scaled by b^(-1/2) on both sides.
 
     The Hessian is -(diag(b s) - P^T diag(1/a) P). With S = B^(1/2) E^T A E B^(1/2) the scaled matrix diag(s) - S has
@@ -68,14 +86,19 @@ def hessian_factor(log_E: Tensor, s: Tensor, a: Tensor, log_b: Tensor) -> Tensor
     factorisable.
     """
     root_b = (0.5 * log_b).exp()
-    E_root_b = (log_E + 0.5 * log_b.unsqueeze(-2)).exp()
-    # Squares of what is dropped would be subnormal.
-    E_root_b = torch.nn.functional.threshold(E_root_b, torch.finfo(s.dtype).tiny ** 0.4, 0.0)
-    ridge = 1e-13 if s.dtype == torch.float64 else 1e-6
+    E_root_b = torch.nn.functional.threshold(E * root_b.unsqueeze(-2), negligible(E), 0.0)
     matrix = root_b.unsqueeze(-1) * root_b.unsqueeze(-2) - E_root_b.mT @ (a.unsqueeze(-1) * E_root_b)
-    matrix = matrix + torch.diag_embed(s + ridge)
-    factor: Tensor = torch.linalg.cholesky_ex(matrix)[0]
+    factor: Tensor = torch.linalg.cholesky_ex(matrix + torch.diag_embed(s + ridge(s)))[0]
     return factor
+
+
+def negligible(E: Tensor) -> float:
+    """Products of two smaller densities would be subnormal."""
+    return float(torch.finfo(E.dtype).tiny ** 0.4)
+
+
+def ridge(s: Tensor) -> float:
+    return 1e-13 if s.dtype == torch.float64 else 1e-6
 
 
 def newton_step(factor: Tensor, rho: Tensor, log_b: Tensor) -> Tensor:

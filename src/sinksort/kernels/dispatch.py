@@ -76,6 +76,12 @@ def missing(name: str) -> str | None:
     return _MISSING[name]
 
 
+def missing_for(device: torch.device) -> str | None:
+    """Why there are no kernels for a device, or None if there are."""
+    name = _AUTO.get(device.type)
+    return f"there are no kernels for {device.type} devices" if name is None else missing(name)
+
+
 def kernels_named(name: str, request: Request) -> Kernels:
     short, long = _FILES[name]
     most = _SHORT_OF_TWO if name == "numba" and has_two_targets(request) else _SHORT
@@ -220,7 +226,9 @@ def _refused(reason: str | None, backend: str) -> bool:
     Who asked for Numba may still have the exact family: the reason is kept for ``settle``.
     """
     if reason is not None and backend != "auto":
-        if backend == "numba" and _MISSING["numba"] is None and eager():
+        if backend == "numba" and _MISSING["numba"] is None and torch.compiler.is_compiling():
+            pass  # see ``compiled_plan``
+        elif backend == "numba" and _MISSING["numba"] is None and eager():
             _reason.set(reason)
         else:
             _complain(reason, backend)

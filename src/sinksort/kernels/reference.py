@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..core.blocks import solve_in_blocks
 from ..core.costs import Power
-from ..core.plan import Plan, solve
+from ..core.plan import Plan
 from ..core.problem import Problem, met_exactly, rounding_of
 from ..core.solvers import Newton
 from ..core.squash import normalize
@@ -85,4 +86,4 @@ def _plan(request: Request) -> Plan:
         h=Power(2),
         tracked=torch.is_grad_enabled(),
     )
-    return exact_plan(problem, Newton()) or solve(problem, Newton())
+    return exact_plan(problem, Newton()) or solve_in_blocks(problem, Newton())

@@ -5,14 +5,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..core import slow
+from ..core.blocks import rows_at_a_time, solve_in_blocks
 from ..core.costs import Cost, Power, resolve_cost
 from ..core.modes import hidden
-from ..core.plan import Plan, solve
+from ..core.plan import Plan
 from ..core.problem import Problem, as_rows, entropy, existing, like_rows, pose, rows_by_count, target_rows, wide_dtype
 from ..core.solvers import Newton, Solver
 from ..core.solvers._common import host_may_look
 from ..core.squash import INCREASING_MAPS, Squash
-from ..kernels.dispatch import settle
+from ..kernels.compiled_plan import CompiledPlan, compiled_plan
+from ..kernels.dispatch import missing_for, settle
 from ..kernels.plan import exact_plan, fits
 from .grid import Grid
 from .places import WORTH_A_GRID, Placed, Places, worth
@@ -42,12 +45,31 @@ def plan_for(
     squash: Squash,
     solver: Solver,
     backend: str = "auto",
-) -> Plan | SmoothPlan:
+) -> Plan | SmoothPlan | CompiledPlan:
     """The plan of the rows of x, for an operator that ``requests`` "ranks" or "averages"."""
+    compiled = compiled_plan(
+        x,
+        dim=dim,
+        descending=descending,
+        weights=weights,
+        mask=mask,
+        targets=targets,
+        target_weights=target_weights,
+        num_targets=num_targets,
+        eps=eps,
+        cost=cost,
+        squash=squash,
+        solver=solver,
+        reads=reads,
+        backend=backend,
+    )
+    if compiled is not None:
+        return compiled
     exactly = backend != "torch" and _exactly(x, dim, targets, target_weights, num_targets, eps, solver)
     if not exactly and _worth_it(x, dim, mask, targets, target_weights, num_targets, eps, cost, solver, reads):
         settle("torch", backend)
-        return smooth_plan(
+        began = slow.now()
+        smooth = smooth_plan(
             x,
             dim=dim,
             descending=descending,
@@ -61,6 +83,8 @@ def plan_for(
             solver=solver,
             reads=reads,
         )
+        slow.tell(began, x, dim, smooth._m, cost, solver, backend, missing_for(x.device))
+        return smooth
     problem = pose(
         x,
         dim=dim,
@@ -81,7 +105,22 @@ def dense_plan(problem: Problem, solver: Solver, backend: str = "auto") -> Plan:
     """The plan of all values and all targets: by kernels where they can, by torch everywhere else."""
     plan = exact_plan(problem, solver) if backend in ("auto", "numba", "rejected") else None
     settle("torch" if plan is None else "numba", backend)
-    return plan or solve(problem, solver)
+    if plan is not None:
+        return plan
+    began = slow.now()
+    plan = solve_in_blocks(problem, solver)
+    slow.tell(
+        began,
+        problem.x,
+        -1,
+        problem.y.shape[-1],
+        problem.h,
+        solver,
+        backend,
+        missing_for(problem.x.device),
+        problem.dtype,
+    )
+    return plan
 
 
 def _exactly(
@@ -149,17 +188,29 @@ def smooth_plan(
             continue  # nothing in these rows: their answers are zero
         own = None if given is None else (given[0][index], given[1][index])
         low, high = (own[0][:, :1], own[0][:, -1:]) if own else (eps_rows.new_zeros(1), eps_rows.new_ones(1))
-        refinement = Refinement(
-            places_of(_picked(flat, index, kept), None if a is None else _picked(a, index, kept), squash, low, high),
-            eps_rows[index],
-            own,
-            m if given or num_targets is not None else live,
-            solver,
-            accepted_error(x.dtype),
-            reads != "ranks",
-        )
-        parts.extend(part.of_rows(index) for part in refinement.run(*sizes))
+        onto = m if given or num_targets is not None else live
+        step = rows_at_a_time(_pairs(sizes, live, onto, given is not None), flat)
+        weights_here = None if a is None else _picked(a, index, kept).split(step)
+        for k, (some, values) in enumerate(zip(index.split(step), _picked(flat, index, kept).split(step), strict=True)):
+            rows_here = slice(k * step, k * step + len(some))
+            low_here, high_here = (t if t.ndim == 1 else t[rows_here] for t in (low, high))
+            refinement = Refinement(
+                places_of(values, None if weights_here is None else weights_here[k], squash, low_here, high_here),
+                eps_rows[some],
+                None if own is None else (own[0][rows_here], own[1][rows_here]),
+                onto,
+                solver,
+                accepted_error(x.dtype),
+                reads != "ranks",
+            )
+            parts.extend(part.of_rows(some) for part in refinement.run(*sizes))
     return SmoothPlan(parts, x, kept, m, dim, descending)
+
+
+def _pairs(sizes: tuple[int, int], n: int, m: int, given: bool) -> int:
+    """How many pairs of a source and a target the first small problem of a row has."""
+    cells, K = sizes
+    return min(n, cells if worth(Grid(cells, 8), n) else n) * (K if not given and m >= 2 * K else m)
 
 
 def places_of(x: Tensor, weights: Tensor | None, squash: Squash, low: Tensor, high: Tensor) -> Places:
@@ -175,7 +226,7 @@ def places_of(x: Tensor, weights: Tensor | None, squash: Squash, low: Tensor, hi
 
 def _picked(t: Tensor, index: Tensor, kept: Tensor | None) -> Tensor:
     """Rows of t without their padding; they hold equally many values."""
-    rows = t[index]
+    rows = t if kept is None else t[index]
     return rows if kept is None else rows[kept[index]].reshape(len(index), -1)
 
 
@@ -195,7 +246,8 @@ def _worth_it(
 
     Refinement looks at values, so compiled and vmapped programs, and CUDA graphs, take all values and all targets.
     """
-    if not isinstance(solver, Newton) or solver.compress is False or resolve_cost(cost) != Power(2):
+    h = resolve_cost(cost)
+    if not isinstance(solver, Newton) or solver.compress is False or not (isinstance(h, Power) and h.p == 2):
         return False
     n = as_rows(x, dim).shape[-1]
     if hidden(x) or not host_may_look(x) or x.numel() == 0 or (isinstance(eps, Tensor) and eps.numel() == 0):

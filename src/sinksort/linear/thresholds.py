@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -33,7 +33,8 @@ from ..core.solvers._common import warn_unconverged
 from ..core.solvers.newton import LARGEST_STEP, WEIGHTLESS
 from ..core.solvers.start import SAME_MASS
 from ..core.squash import INCREASING_MAPS
-from .piecewise import mapped, summed
+from .piecewise import mapped
+from .piecewise import summed as pieces_summed
 from .places import Places
 from .refine import accepted_error
 from .streamed import Streamed
@@ -133,7 +134,7 @@ class Thresholds:
             finite = torch.where(values[-1].isfinite(), values[-1], 0.0).to(P.dtype)
             return (P * torch.stack([torch.ones_like(finite), finite], dim=-2).unsqueeze(1)).sum(-1)
 
-        sums = summed(reaching, (*self.here.values, carried), (*self.here.shared, *self.softmax.tensors))
+        sums = pieces_summed(reaching, (*self.here.values, carried), (*self.here.shared, *self.softmax.tensors))
         mass, moved = self.total(sums).unbind(-1)
         return moved / mass
 
@@ -143,45 +144,90 @@ def thresholds(places: Places, unit: Tensor, total: Total, eps: Tensor, b: Tenso
 
     ``unit`` (r, 1, 1) brings the weights of ``places`` to those that sum to one over all values.
     """
-    kappa, log_b = 2.0 / ((b.shape[-1] - 1) * eps), log_weight(b)
-    here, tolerance = AtHand.of(places, unit), accepted_error(dtype) / 1000
+    here = AtHand.of(places, unit)
     with torch.no_grad():
-        x_tilde, a = _in_cells(places, unit, total, eps)
-        tau = _staircase(x_tilde, a, b)
-        rough = AtHand.placed(x_tilde, a)
+        cells = start_cells(eps)
+        start = Start.of(total(unit * places.moments(None, cells, 3)), places.interval, eps, b)
 
-        def passing(over: AtHand, together: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-            def sums(gamma: Tensor) -> Tensor:
-                softmax = Softmax.between(tau, kappa, gamma + log_b).tensors
-                return together(summed(_products(over), over.values, (*over.shared, *softmax)))
+        def sums(softmax: Softmax) -> Tensor:
+            return total(summed(products, here, softmax))
 
-            return sums
+        gamma, W = start.solved(sums, dtype)
+    start = replace(start, kappa=_kappa(eps, b))  # differentiable in eps
+    gamma = _attached(here, total, start, gamma, W)
+    return Thresholds(here, total, start.softmax(gamma))
 
-        gamma, *_ = _newton(passing(rough, lambda t: t), torch.zeros_like(b), b, log_b, _ROUGH_TOLERANCE)
-        gamma, W, error = _newton(passing(here, total), gamma, b, log_b, tolerance)
+
+@dataclass(frozen=True)
+class Start:
+    """Where Newton's method begins: the same problem for values that are evenly spread in each cell of a grid."""
+
+    x_tilde: Tensor  #: (r, U) increasing
+    a: Tensor  #: (r, U)
+    tau: Tensor  #: (r, L, K - 1)
+    kappa: Tensor  #: (r, 1, 1)
+    b: Tensor  #: (r, L, K)
+
+    @classmethod
+    def of(cls, in_cells: Tensor, interval: tuple[Tensor, Tensor], eps: Tensor, b: Tensor) -> Start:
+        """From the first three moments (r, 3, cells) of the weights of all values, which sum to one."""
+        x_tilde, a = _spread(in_cells, interval, eps)
+        return cls(x_tilde, a, _staircase(x_tilde, a, b), _kappa(eps, b), b)
+
+    @property
+    def log_b(self) -> Tensor:
+        return log_weight(self.b)
+
+    def softmax(self, gamma: Tensor) -> Softmax:
+        return Softmax.between(self.tau, self.kappa, gamma + self.log_b)
+
+    def solved(self, sums: Callable[[Softmax], Tensor], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """gamma and W for answers in ``dtype``, by passes over all values: ``sums`` is W (r, L, K, K) at a point."""
+        rough, tolerance = AtHand.placed(self.x_tilde, self.a), accepted_error(dtype) / 1000
+
+        def in_cells(gamma: Tensor) -> Tensor:
+            return summed(products, rough, self.softmax(gamma))
+
+        gamma, *_ = _newton(in_cells, torch.zeros_like(self.b), self.b, self.log_b, _ROUGH_TOLERANCE)
+        gamma, W, error = _newton(lambda g: sums(self.softmax(g)), gamma, self.b, self.log_b, tolerance)
         warn_unconverged(error, tolerance, _MOST_PASSES, "Raise eps.")
-    gamma = _attached(here, total, tau, kappa, b, gamma, W)
-    return Thresholds(here, total, Softmax.between(tau, kappa, gamma + log_b))
+        return gamma, W
 
 
-def _products(over: AtHand) -> Callable[[Tensors, Tensors], Tensor]:
-    def products(values: Tensors, shared: Tensors) -> Tensor:
-        x_tilde, a = over.stand(values, shared)
-        P = _given_value(x_tilde, shared[-3:])
-        return (a[:, None, None] * P) @ P.mT
+def summed(
+    function: Callable[[Tensor, Tensor, Tensors], Tensor], here: AtHand, softmax: Softmax, *carried: Tensor
+) -> Tensor:
+    """The sum over values of ``function(a, P, carried)``; a (r, c), P (r, L, K, c), what is carried (r, c)."""
+    count = len(here.values)
 
-    return products
+    def of_piece(values: Tensors, shared: Tensors) -> Tensor:
+        x_tilde, a = here.stand(values, shared)
+        return function(a, _given_value(x_tilde, shared[-3:]), values[count:])
+
+    return pieces_summed(of_piece, (*here.values, *carried), (*here.shared, *softmax.tensors))
 
 
-def _in_cells(places: Places, unit: Tensor, total: Total, eps: Tensor) -> tuple[Tensor, Tensor]:
+def products(a: Tensor, P: Tensor, _: Tensors) -> Tensor:
+    """W."""
+    return (a[:, None, None] * P) @ P.mT
+
+
+def _kappa(eps: Tensor, b: Tensor) -> Tensor:
+    return 2.0 / ((b.shape[-1] - 1) * eps)
+
+
+def start_cells(eps: Tensor) -> int:
+    return min(1024, max(64, math.ceil(5 / math.sqrt(eps.amin().item()))))
+
+
+def _spread(in_cells: Tensor, interval: tuple[Tensor, Tensor], eps: Tensor) -> tuple[Tensor, Tensor]:
     """(r, U) increasing positions and masses: evenly spread in every cell, with the mean and the spread found there."""
-    smallest = eps.amin().item()
-    cells = min(1024, max(64, math.ceil(5 / math.sqrt(smallest))))
-    mass, first, second = total(unit * places.moments(None, cells, 3)).unbind(1)
+    smallest, cells = eps.amin().item(), in_cells.shape[-1]
+    mass, first, second = in_cells.unbind(1)
     some = torch.where(mass > 0, mass, 1.0)
     mean = first / some
     std = (second / some - mean.square()).clamp(min=0).sqrt()
-    low, high = places.interval
+    low, high = interval
     width = (high - low).amax().item() / cells
     points = min(_MOST_POINTS, max(2, math.ceil(2 * width / smallest)))
     even = torch.arange(1 - points, points, 2, dtype=mass.dtype, device=mass.device) * math.sqrt(3 / (points**2 - 1))
@@ -246,11 +292,11 @@ def _factor(W: Tensor, log_b: Tensor) -> Tensor:
     return factor
 
 
-def _attached(here: AtHand, total: Total, tau: Tensor, kappa: Tensor, b: Tensor, gamma: Tensor, W: Tensor) -> Tensor:
+def _attached(here: AtHand, total: Total, start: Start, gamma: Tensor, W: Tensor) -> Tensor:
     """gamma as a differentiable function of values, weights, eps and b; see ``gradients``."""
-    if not differentiated(*here.values, *here.shared, kappa, b):
+    if not differentiated(*here.values, *here.shared, start.kappa, start.b):
         return gamma
-    log_b = log_weight(b)
+    log_b = start.log_b
     fixed_log_b, reached = log_b.detach(), W.sum(-1)
     factor = _factor(W, fixed_log_b)
 
@@ -259,8 +305,8 @@ def _attached(here: AtHand, total: Total, tau: Tensor, kappa: Tensor, b: Tensor,
         return (a[:, None, None] * _given_value(x_tilde, shared[-3:])).sum(-1)
 
     for _ in range(EXACT_ORDER):
-        softmax = Softmax.between(tau, kappa, gamma + log_b).tensors
-        known = total(summed(column_sums, here.values, (*here.shared, *softmax), reached), reached)
+        softmax = start.softmax(gamma).tensors
+        known = total(pieces_summed(column_sums, here.values, (*here.shared, *softmax), reached), reached)
         rho = 1.0 - known / log_b.exp()
         gamma = gamma + newton_step(factor, rho - rho.detach(), fixed_log_b)
     return gamma

@@ -15,6 +15,7 @@ from ..core.problem import as_row_of_one, as_rows, existing, like_batch, like_ro
 from ..core.solvers import Solver
 from ..core.squash import Squash
 from ..kernels import requests
+from ..kernels.compiled_plan import CompiledPlan
 from ..linear.choose import plan_for
 from ..linear.smooth import SmoothPlan
 from .fillers import (
@@ -201,7 +202,7 @@ def soft_topk_mask(
         backend=backend,
     )
     membership = plan.pull(torch.tensor([1.0, 0.0], dtype=count.dtype, device=x.device))
-    if isinstance(plan, SmoothPlan):  # few nodes do not resolve a target that weighs nothing
+    if isinstance(plan, (SmoothPlan, CompiledPlan)):  # few nodes do not resolve a target that weighs nothing
         membership = torch.where(share <= 0.0, 0.0, torch.where(share >= 1.0, 1.0, membership))
         membership = membership if kept is None else torch.where(kept, membership, 0.0)
     return membership.movedim(-1, dim)

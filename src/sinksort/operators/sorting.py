@@ -18,6 +18,7 @@ from ..core.problem import as_rows, of_number, pose
 from ..core.solvers import Newton, Solver
 from ..core.squash import Squash
 from ..kernels import padding, requests
+from ..kernels.compiled_plan import compiled_plan
 from ..linear.choose import dense_plan, plan_for, smooth_plan
 from ..linear.smooth import SmoothPlan
 
@@ -273,6 +274,24 @@ def soft_permutation(
     )
     if fused is not None:
         return fused
+    compiled = compiled_plan(
+        x,
+        dim=dim,
+        descending=descending,
+        weights=weights,
+        mask=mask,
+        targets=targets,
+        target_weights=target_weights,
+        num_targets=num_targets,
+        eps=eps,
+        cost=cost,
+        squash=squash,
+        solver=solver,
+        reads="averages",
+        backend=backend,
+    )
+    if compiled is not None:
+        return compiled.permutation()
     problem = pose(
         x,
         dim=dim,

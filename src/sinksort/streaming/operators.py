@@ -24,6 +24,7 @@ from ..operators.fillers import (
 from ..operators.selecting import how_many
 from .source import Chunks, Source
 from .sums import Collected, Sums
+from .thresholds import StreamedThresholds, better_by_thresholds
 
 
 @torch.no_grad()
@@ -57,7 +58,9 @@ def soft_quantile(
     eps: float | Tensor = 1e-2,
     squash: Squash = "sigmoid",
 ) -> Tensor:
-    """The soft quantile of the values of all chunks, in two passes; arguments as in ``sinksort.soft_quantile``.
+    """The soft quantile of the values of all chunks; arguments as in ``sinksort.soft_quantile``.
+
+    Two passes for few rows and a large eps, four to six for many rows or a small eps.
 
     >>> import torch, sinksort.streaming
     >>> chunks = [torch.linspace(-1, 1, 1001), torch.linspace(1.002, 3, 1000)]
@@ -73,8 +76,13 @@ def soft_quantile(
     count = source.summary.count
     how = How(width, interpolation, rounding_of_levels(source.dtype, q))
     b = weights_of(levels, count, how).reshape(-1, 3)
-    parts, sums = _refined(source, eps, b, levels.numel(), carrying=True)
-    quantiles = in_order(parts, [part.averages(_carried(part, sums, len(count)))[:, 1] for part in parts])
+    eps_rows = entropy(eps, source.batch, source.device, count.dtype).reshape(-1, 1, 1)
+    by_row = b.reshape(levels.numel(), len(count), 3).transpose(0, 1)
+    if better_by_thresholds(eps_rows, by_row):
+        quantiles = StreamedThresholds(source, eps_rows, by_row, average=1).averages.mT.flatten()
+    else:
+        parts, sums = _refined(source, eps, b, levels.numel(), carrying=True)
+        quantiles = in_order(parts, [part.averages(_carried(part, sums, len(count)))[:, 1] for part in parts])
     bent = (source.summary.infinite + source.summary.poisoned).squeeze(-1).repeat(levels.numel())
     return (quantiles + bent).to(source.dtype).reshape(levels.shape + source.batch)
 
@@ -119,6 +127,9 @@ def soft_topk_mask(
     count = source.summary.count.reshape(*source.batch, 1)
     share = how_many(k, source.n, count) / count
     b = torch.cat([1.0 - share, share] if largest else [share, 1.0 - share], dim=-1).reshape(-1, 2)
+    eps_rows = entropy(eps, source.batch, source.device, b.dtype).reshape(-1, 1, 1)
+    if better_by_thresholds(eps_rows, b.unsqueeze(1)):
+        return StreamedThresholds(source, eps_rows, b.unsqueeze(1)).shares(1 if largest else 0)
     parts, _ = _refined(source, eps, b)
     wanted = b.new_tensor([0.0, 1.0] if largest else [1.0, 0.0])
     return _read(source, parts, lambda part: wanted.expand(len(part.rows), 2))

@@ -8,6 +8,7 @@ node, vmap adds a batch dimension. No gradient is registered: the loops are only
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -38,6 +39,17 @@ def require_tolerance(tolerance: float | None, max_iterations: int) -> None:
 def host_may_look(t: Tensor) -> bool:
     """Whether a loop may ask if it has converged. Not while a CUDA graph records: then it runs to its limit."""
     return not (t.is_cuda and torch.cuda.is_current_stream_capturing())
+
+
+@functools.cache
+def keep_freed_memory() -> None:
+    """Let the C library keep up to 62 MB of freed memory for the next operation, once in a process.
+
+    The allocator of glibc maps a large tensor anew, and unmaps it at the end of its life, until it has seen such a
+    tensor freed: from then on it keeps memory of twice that size. A page that is mapped anew costs more than the
+    arithmetic on the numbers in it. The tensor here is never written to, so it takes no memory itself.
+    """
+    torch.empty(31 << 20, dtype=torch.uint8, device="cpu")
 
 
 def warn_unconverged(error: Tensor, tolerance: float, iterations: int, advice: str) -> None:

@@ -18,8 +18,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..semidual import c_transform, column_sums, hessian_factor, log_density, log_weight, newton_step
-from ._common import Solution, batch_over_leading_dim, empty_answer, host_may_look, require_tolerance, warn_unconverged
+from ..semidual import c_transform, log_weight, newton_step
+from ._common import (
+    Solution,
+    batch_over_leading_dim,
+    empty_answer,
+    host_may_look,
+    keep_freed_memory,
+    require_tolerance,
+    warn_unconverged,
+)
+from .scaled import Scaled
 
 LARGEST_STEP = 3.0  # in units of eps: a factor of e^3 on a column of the plan
 WEIGHTLESS = 1e-20
@@ -28,6 +37,8 @@ ROUNDING = 2e-14  # marginal error that is nothing: a gradient sees it over eps
 WELL_WITHIN = 1e-2  # of the tolerance: averages over a target are off by the error over its weight
 MOST_REFINEMENTS = 12  # steps within the tolerance
 NEAR = 1e-3  # marginal error at which rough masses have done their part
+CHORD, SMALL_STEP = 1e-5, 0.03  # marginal error, and last step, below which the last matrix serves once more
+ADVICE = "Raise eps, or Newton(max_iterations=...)."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +64,12 @@ class Newton:
     def __post_init__(self) -> None:
         require_tolerance(self.tolerance, self.max_iterations)
 
+    def reached(self, dtype: torch.dtype) -> float:
+        """The tolerance in this precision."""
+        return self.tolerance or (1e-10 if dtype == torch.float64 else 2e-6)
+
     def solve(self, M: Tensor, a: Tensor, b: Tensor, hats: Tensor | None, by_columns: bool, warn: bool) -> Solution:
-        tolerance = self.tolerance or (1e-10 if M.dtype == torch.float64 else 2e-6)
+        tolerance = self.reached(M.dtype)
         refine = self.tolerance is None
         start = torch.zeros_like(b if by_columns else a)
         if hats is not None:
@@ -85,9 +100,12 @@ def newton_loop(
     across a gap is nothing to an answer, but all that there is to its gradient; and the rank of a value that weighs
     little is off by the error over its weight.
     """
+    if M.is_cpu:
+        keep_freed_memory()
     *batch, n, m = M.shape
     M, a, b = M.reshape(-1, n, m), a.reshape(-1, n), b.reshape(-1, m)
     log_b = log_weight(b)
+    near = Scaled(M, a, log_b, start.reshape(-1, m))
     base = start.reshape(-1, m)  # the last accepted point, the direction from it, how far, and the slope there
     direction, length, slope = torch.zeros_like(b), torch.ones_like(b[:, :1]), torch.full_like(b[:, :1], float("inf"))
     iterations = torch.zeros(len(M), dtype=torch.int64, device=M.device)
@@ -95,11 +113,13 @@ def newton_loop(
     rows = torch.arange(len(M), device=M.device, dtype=torch.int64)  # those still at work
     taken = torch.full_like(error, float("inf") if refine else 0.0)  # the longest move of the step before
     refinements = torch.zeros_like(iterations)
+    anew = True  # whether the next step wants a matrix of its own
 
     for step in range(max_iterations + 1):
         point = base + length * direction
-        log_E = log_density(M, log_b, point)
-        s = column_sums(log_E, a)
+        if not host_may_look(M):
+            near.move(point)
+        s = near.column_sums(point)
         rho = 1.0 - s
         size = (b * rho.abs()).sum(-1)
         close = size <= tolerance  # False for NaN as well
@@ -113,35 +133,25 @@ def newton_loop(
         if step == max_iterations:
             break
         if host_may_look(M):
-            count = int(working.sum())
+            far = working & ~((size <= CHORD) & (taken <= SMALL_STEP))
+            told = torch.stack([working.sum().to(error.dtype), far.sum().to(error.dtype), near.distance(point)])
+            count, many_far, farthest = told.tolist()
             if count == 0:
                 break
-            if 2 * count <= len(rows):  # most rows are done: go on with the others alone
-                M, a, b, log_b, base, direction, length, slope, point, log_E, s, rho, rows, taken, refinements = (
+            anew = not refine or many_far > 0  # taken is infinite at first
+            if 4 * count <= 3 * len(rows):  # go on without the rows that are done
+                near.keep(working)
+                b, log_b, base, direction, length, slope, point, s, rho, rows, taken, refinements = (
                     t[working]
-                    for t in (
-                        M,
-                        a,
-                        b,
-                        log_b,
-                        base,
-                        direction,
-                        length,
-                        slope,
-                        point,
-                        log_E,
-                        s,
-                        rho,
-                        rows,
-                        taken,
-                        refinements,
-                    )
+                    for t in (b, log_b, base, direction, length, slope, point, s, rho, rows, taken, refinements)
                 )
                 working = working[working]
+            if farthest > near.reach:
+                near.move(point)
         iterations[rows] += working
         working = working.unsqueeze(-1)
 
-        newton = shortened(newton_step(hessian_factor(log_E, s, a, log_b), rho, log_b), b)
+        newton = shortened(newton_step(near.factor(s, anew), rho, log_b), b)
         rises = (b * rho * newton).sum(-1, keepdim=True) > 0
         newton = torch.where(rises, newton, -s.clamp(min=1e-30).log())  # Sinkhorn's own step always rises
         slope_here = (b * rho * direction).sum(-1, keepdim=True)
@@ -153,9 +163,8 @@ def newton_loop(
         if refine:
             taken = torch.where(b < WEIGHTLESS, 0.0, (length * direction).abs()).amax(-1)
 
-    advice = "Raise eps, or Newton(max_iterations=...)."
     if warn:
-        warn_unconverged(error, tolerance, max_iterations, advice)
+        warn_unconverged(error, tolerance, max_iterations, ADVICE)
     return gamma.reshape(*batch, m), iterations.reshape(batch), error.reshape(batch)
 
 

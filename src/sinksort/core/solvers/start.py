@@ -44,19 +44,23 @@ def staircase_potentials(C: Tensor, a: Tensor, b: Tensor, eps: Tensor, by_column
     An operator of torch (see ``_common``) because binary searches and ``vmap`` do not mix in every version. The side
     that the solver will move is integrated along the staircase.
     """
+    scratch = torch.empty_like(C) if C.is_cpu else None  # a new large tensor costs more than the sum that fills it
     if by_columns:
         g = _along_columns(C, a, b, eps)
     else:
         f = _along_columns(C.mT, b, a, eps)
-        g = _largest(C, f, a > 0)
+        g = _largest(C, f, a, -2, scratch)
     # Rows end on targets that carry weight: a weightless target must not hold a row's potential.
-    f = _largest(C.mT, g, b > 0)
-    return f, torch.where(b > 0, g, _largest(C, f, a > 0)) if by_columns else g
+    f = _largest(C, g, b, -1, scratch)
+    if not by_columns or (C.is_cpu and bool((b > 0).all())):
+        return f, g.clone()
+    return f, torch.where(b > 0, g, _largest(C, f, a, -2, scratch))
 
 
-def _largest(C: Tensor, f: Tensor, counts: Tensor) -> Tensor:
-    """The largest g with f_i + g_j <= C_ij for those i that count."""
-    return torch.where(counts.unsqueeze(-1), C - f.unsqueeze(-1), float("inf")).amin(-2)
+def _largest(C: Tensor, f: Tensor, a: Tensor, dim: int, scratch: Tensor | None) -> Tensor:
+    """The largest g with f_i + g_j <= C_ij for those i of dimension ``dim`` that weigh something."""
+    f = torch.where(a > 0, f, -float("inf")).unsqueeze(-1 if dim == -2 else -2)
+    return torch.sub(C, f, out=scratch).amin(dim)
 
 
 def _along_columns(C: Tensor, a: Tensor, b: Tensor, eps: Tensor) -> Tensor:
