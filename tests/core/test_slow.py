@@ -79,7 +79,7 @@ def test_without_numba(clock: list[float], caplog: pytest.LogCaptureFixture, mon
     (message,) = said
     assert message == (
         "sinksort: a call took 2.0 s in the reference (3 rows of 5 values onto 5 targets, torch.float32 on cpu), "
-        "since a_package_that_is_not_there is not installed; install it with pip install 'sinksort[cpu]'. "
+        "since a_package_that_is_not_there is not installed; install it with: pip install numba. "
         "This is said once."
     )
 
