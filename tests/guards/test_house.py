@@ -33,7 +33,7 @@ _SLACK = 0.02  #: a number that is smaller by more than this part has to be writ
 FAMILIES = {
     "cpu lanes": "numba_rows_lanes numba_rows_lanes_newton numba_rows_lanes_push numba_rows_short "
     "numba_rows_short_back",
-    "cpu many": "numba_rows_many numba_rows_many_read numba_rows_many_pull",
+    "cpu many": "numba_rows_many numba_rows_many_guess numba_rows_many_read numba_rows_many_pull",
     "cpu wide": "numba_rows_wide numba_rows_newton numba_rows_read numba_rows_grid numba_rows_laplacian "
     "numba_rows_work",
     "cpu whole": "numba_rows_whole",
@@ -67,7 +67,7 @@ ENGINE = (
     "triton_long_few_back"
 )
 #: What is asked and who answers. Families are imported by name when they are needed, so these import none.
-FRONT = "kernels cpu asks choice reads posing posed padded ops tables reference"
+FRONT = "kernels cpu asks choice reads posing posed padded placed ops tables reference"
 #: The ways in to the families of a device: they may import all of kernels/.
 ENTRIES = "numba_rows triton_rows triton_long"
 
