@@ -106,8 +106,9 @@ def test_auto_takes_kernels_and_says_so():
     ("options", "reason"),
     [
         ({"cost": 1}, "know the squared cost only, and cost=1"),
-        ({"squash": torch.sigmoid}, "know the squashes 'sigmoid', 'arctan' and None"),
-        ({"eps": torch.tensor(0.1)}, "want eps as a number, and it is a tensor"),
+        ({"squash": lambda x: x + 10.0}, "take places in [0, 1] of a callable squash, or of a learned eps"),
+        ({"eps": torch.tensor(1e-3, requires_grad=True)}, "a learned eps that is not below 0.005"),
+        ({"eps": torch.tensor([0.1, 1e30])}, "take eps from 1e-10 to 1e+20, and eps is from 0.1 to 1e+30"),
         ({"solver": EXACT}, "have their own solver, and solver=Newton"),
         ({"weights": torch.ones(6, requires_grad=True)}, "differentiate in x only, and another argument requires"),
         ({"num_targets": 3000, "eps": 1e-6}, "at most 128 targets one by one, and there are 3000"),

@@ -272,7 +272,7 @@ def pose(
         costs=moved,
         eps=entropy(eps, batch, x.device, wide),
         count=count,
-        inverse=order.argsort(dim=-1),
+        inverse=inverse_of(order),
         order=order,
         mask=kept,
         weighted=weights is not None or mask is not None,
@@ -286,6 +286,12 @@ def pose(
         regular=targets is None and target_weights is None and not padded_targets,
         tracked=torch.is_grad_enabled(),
     )
+
+
+def inverse_of(order: Tensor) -> Tensor:
+    """Where each entry went, of rows of permutations: ``order.argsort(-1)`` without sorting."""
+    places = torch.arange(order.shape[-1], dtype=order.dtype, device=order.device).expand_as(order)
+    return torch.zeros_like(order).scatter(-1, order, places)
 
 
 def target_rows(

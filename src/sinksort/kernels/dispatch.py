@@ -15,8 +15,9 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from ..core.costs import Cost
-from ..core.modes import eager, forward_mode_on, tracing
+from ..core.modes import eager, forward_mode_on, hidden, tracing
 from ..core.solvers import Newton, Solver
+from ..core.solvers._common import host_may_look
 from ..core.squash import INCREASING_MAPS, Squash
 from .contract import Kernels, LogPlanKernels, RejectedRowKernels, Request
 
@@ -135,7 +136,12 @@ def _of_fillers(request: Request) -> bool:
 
 def sharp(request: Request, below: float = _SHARP) -> bool:
     """Whether eps is so small that what a few targets receive needs more than single precision."""
-    return not isinstance(request.eps, Tensor) and request.eps < below
+    return least_of(request.eps) < below
+
+
+def least_of(eps: float | Tensor) -> float:
+    """The smallest eps of a call. Tensors reach kernels only where their numbers may be looked at."""
+    return float(eps.min()) if isinstance(eps, Tensor) else eps
 
 
 @functools.cache
@@ -144,11 +150,19 @@ def _module(name: str) -> Kernels:
 
 
 def backend_for(
-    x: Tensor, eps: float | Tensor, cost: Cost, squash: Squash, solver: Solver, backend: str, *constants: Any
+    x: Tensor,
+    eps: float | Tensor,
+    cost: Cost,
+    squash: Squash,
+    solver: Solver,
+    backend: str,
+    *constants: Any,
+    placed: bool = False,
 ) -> str | None:
     """The backend whose kernels may answer, or None for the reference. ``constants`` must not need gradients.
 
-    What is wrong with an argument is for the reference to say.
+    What is wrong with an argument is for the reference to say. ``placed``: whether the operator can find the places of
+    the values by torch (see ``places.py``), so that a squash may be callable and eps may need a gradient.
     """
     if backend not in BACKENDS:
         raise ValueError(f"backend must be one of {', '.join(map(repr, BACKENDS))}, got {backend!r}.")
@@ -166,7 +180,7 @@ def backend_for(
     if reason is not None and backend == "auto":
         _say_once(reason)
         return None
-    reason = reason or _unfit(x, eps, cost, squash, solver, constants)
+    reason = reason or _unfit(x, eps, cost, squash, solver, constants, name, placed)
     return None if _refused(reason, backend) else name
 
 
@@ -201,13 +215,14 @@ def too_sharp(name: str, request: Request, backend: str) -> bool:
 
     More targets are sorted in double precision then.
     """
-    n, K, eps = request.x.shape[-1], request.y.shape[-1], request.eps
-    if name != "numba" or K > MOST_SELECTED or n > _SHORT or isinstance(eps, Tensor):
+    n, K = request.x.shape[-1], request.y.shape[-1]
+    if name != "numba" or K > MOST_SELECTED or n > _SHORT:
         return False
     if _any_eps(request) or _by_thresholds(name, request):
         return False
-    least = least_eps(n, K)
-    return eps < least and _refused(f"its kernels sort and select from eps = {least:g} up, and eps = {eps:g}", backend)
+    eps, least = least_of(request.eps), least_eps(n, K)
+    below = eps < least * (1.0 - 1e-6)  # a tensor in single precision may say a little less than what was typed
+    return below and _refused(f"its kernels sort and select from eps = {least:g} up, and eps = {eps:g}", backend)
 
 
 def least_eps(n: int, K: int) -> float:
@@ -259,7 +274,14 @@ def _say_once(reason: str) -> None:
 
 
 def _unfit(
-    x: Tensor, eps: float | Tensor, cost: Cost, squash: Squash, solver: Solver, constants: tuple[Any, ...]
+    x: Tensor,
+    eps: float | Tensor,
+    cost: Cost,
+    squash: Squash,
+    solver: Solver,
+    constants: tuple[Any, ...],
+    name: str,
+    placed: bool,
 ) -> str | None:
     if x.dtype not in _SINGLE:
         return f"its kernels compute in single precision, and x is {x.dtype}"
@@ -267,15 +289,39 @@ def _unfit(
         return f"its kernels have their own solver, and solver={_shown(solver)} asks for another"
     if not isinstance(cost, (int, float)) or cost != 2:
         return f"its kernels know the squared cost only, and cost={_shown(cost)}"
-    if squash is not None and (not isinstance(squash, str) or squash not in INCREASING_MAPS):
+    known = squash is None or (isinstance(squash, str) and squash in INCREASING_MAPS)
+    if not (known or (placed and callable(squash) and _readable(x))):
         return "its kernels know the squashes 'sigmoid', 'arctan' and None"
     if isinstance(eps, Tensor):
-        return "its kernels want eps as a number, and it is a tensor"
-    if isinstance(eps, (int, float)) and eps > 0 and not _LEAST_EPS <= eps <= _MOST_EPS:
+        reason = _unfit_tensor(x, eps, name, placed)
+        if reason is not None:
+            return reason
+    elif isinstance(eps, (int, float)) and eps > 0 and not _LEAST_EPS <= eps <= _MOST_EPS:
         return f"its kernels take eps from {_LEAST_EPS:g} to {_MOST_EPS:g}, and eps = {eps:g}"
     if any(isinstance(t, Tensor) and (t.requires_grad or _has_tangent(t)) for t in constants):
         return "its kernels differentiate in x only, and another argument requires a gradient"
     return _transformed(x)
+
+
+def _readable(t: Tensor) -> bool:
+    """Whether numbers may be looked at, and the derivatives asked for are those of autograd in reverse mode."""
+    return eager() and not hidden(t) and host_may_look(t)
+
+
+def _unfit_tensor(x: Tensor, eps: Tensor, name: str, placed: bool) -> str | None:
+    """Why kernels cannot take eps as a tensor. What is wrong with it is for the reference to say."""
+    if not (_readable(x) and _readable(eps)):
+        return "its kernels want eps as a number where its numbers cannot be looked at, and it is a tensor"
+    if eps.numel() != 1 and name != "numba":
+        return "its kernels take one eps for all rows, and there are several"
+    if eps.requires_grad and not placed:
+        return "its kernels differentiate in x only, and eps requires a gradient"
+    if eps.ndim >= x.ndim or not eps.is_floating_point() or eps.numel() == 0:
+        return "its kernels take eps as a number, or as a tensor with one number a row"
+    least, most = (float(t) for t in eps.detach().aminmax())
+    if not _LEAST_EPS <= least <= most <= _MOST_EPS:
+        return f"its kernels take eps from {_LEAST_EPS:g} to {_MOST_EPS:g}, and eps is from {least:g} to {most:g}"
+    return None
 
 
 def _shown(option: object) -> str:

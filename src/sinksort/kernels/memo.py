@@ -7,6 +7,8 @@ without x, by all that it depends on; and kernels keep with it what they prepare
 from __future__ import annotations
 
 import functools
+import inspect
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, ParamSpec
 
@@ -31,6 +33,7 @@ class ReadOut(NamedTuple):
     phi: Tensor | None
     rows: Callable[[Tensor], Tensor]  #: of x, as they are asked: (R, n)
     shaped: Callable[[Tensor], Tensor]  #: what the operator returns, from the answer
+    lasting: bool = True  #: whether it holds for other numbers in x as well
 
 
 class _Remembered(NamedTuple):
@@ -61,6 +64,7 @@ _remembered: dict[tuple[Any, ...], _Remembered] = {}
 
 def remembered_read(pose: Callable[_P, ReadOut | None]) -> Callable[_P, Tensor | None]:
     """The read-out that ``pose`` poses. Calls are remembered if all their options are given by place, not by name."""
+    of_eps = list(inspect.signature(pose).parameters).index("eps")
 
     @functools.wraps(pose)
     def answer(*args: _P.args, **named: _P.kwargs) -> Tensor | None:
@@ -74,12 +78,13 @@ def remembered_read(pose: Callable[_P, ReadOut | None]) -> Callable[_P, Tensor |
         except TypeError:  # something that cannot be an option, as others will say
             return _asked(pose(*args, **named))
         if known is None:
+            eps = _number(x, args[of_eps])
+            if eps is not None:
+                return answer(*args[:of_eps], eps, *args[of_eps + 1 :])  # type: ignore[call-arg, arg-type]
             read_out = pose(*args, **named)
-            if (
-                read_out is None
-                or any(isinstance(t, Tensor) for t in options)
-                or read_out.request.b.numel() > _MOST_NUMBERS
-            ):
+            if read_out is None or not read_out.lasting or any(isinstance(t, Tensor) for t in options):
+                return _asked(read_out)
+            if read_out.request.b.numel() > _MOST_NUMBERS:
                 return _asked(read_out)
             if len(_remembered) >= _MOST_REMEMBERED:
                 _remembered.clear()
@@ -89,6 +94,14 @@ def remembered_read(pose: Callable[_P, ReadOut | None]) -> Callable[_P, Tensor |
         return known.shaped(autograd.eager(rows, known.implementation, Request(rows.detach(), *known.rest), known.phi))
 
     return answer
+
+
+def _number(x: Tensor, eps: Any) -> float | None:
+    """The number that eps is if it is a tensor on the CPU that holds one for all rows, and needs no gradient."""
+    if not isinstance(eps, Tensor) or eps.requires_grad or not eps.is_cpu or eps.numel() != 1 or eps.ndim >= x.ndim:
+        return None
+    number = float(eps)
+    return number if eps.is_floating_point() and 0.0 < number < math.inf else None
 
 
 def _asked(read_out: ReadOut | None) -> Tensor | None:

@@ -8,7 +8,7 @@ from torch import Tensor
 from ..core.blocks import solve_in_blocks
 from ..core.costs import Power
 from ..core.plan import Plan
-from ..core.problem import Problem, met_exactly, rounding_of
+from ..core.problem import Problem, inverse_of, met_exactly, rounding_of
 from ..core.solvers import Newton
 from ..core.squash import normalize
 from ..linear.choose import plan_for
@@ -78,7 +78,7 @@ def _plan(request: Request) -> Plan:
         eps=eps.double().reshape(-1, 1, 1).expand(R, 1, 1),
         count=torch.full_like(values[:, :1], float(n)).detach(),
         dtype=torch.float64,
-        inverse=order.argsort(dim=-1),
+        inverse=inverse_of(order),
         order=order,
         weighted=request.a is not None,
         weighted_targets=request.m is None,

@@ -17,7 +17,8 @@ from ..core.costs import Cost
 from ..core.problem import as_rows, entropy_number, like_rows
 from ..core.solvers import Solver
 from ..core.squash import Squash
-from .dispatch import able_of_logs, backend_for, refuse
+from . import placed
+from .dispatch import able_of_logs, backend_for, least_of, refuse
 from .memo import ReadOut, remembered_read
 from .rows import count_of, each_target, flattener, pulled, pushed, request_of, shaper, too_fine
 from .targets import MOST_TARGETS, Targets, default_targets, membership_targets, nodes_in_place_of
@@ -43,12 +44,43 @@ def ranks(
     backend: str,
 ) -> ReadOut | None:
     plain = targets is None and target_weights is None and mask is None
-    name = backend_for(x, eps, cost, squash, solver, backend, weights, targets, target_weights)
+    name = backend_for(x, eps, cost, squash, solver, backend, weights, targets, target_weights, placed=True)
     if name is None:
         return None
+    if placed.needed(eps, squash):
+        known = placed.places(x, dim, weights, mask, eps, squash)
+        if known is None:
+            refuse(placed.REFUSED, backend)
+            return None
+        options = descending, known.weights, known.mask, targets, target_weights, num_targets
+        read_out = _ranks(known.x, known.x, -1, *options, placed.fixed(eps), None, "sigmoid", name, backend, plain)
+        return placed.finished(read_out, x, dim)
     rows = as_rows(x, dim)
+    options = descending, weights, mask, targets, target_weights, num_targets
+    return _ranks(x, rows, dim, *options, eps, squash, squash, name, backend, plain)
+
+
+def _ranks(
+    x: Tensor,
+    rows: Tensor,
+    dim: int,
+    descending: bool,
+    weights: Tensor | None,
+    mask: Tensor | None,
+    targets: Tensor | None,
+    target_weights: Tensor | None,
+    num_targets: int | None,
+    eps: float | Tensor,
+    squash: Any,
+    like: Any,
+    name: str,
+    backend: str,
+    plain: bool,
+) -> ReadOut | None:
+    """``like``: the squash whose places these values may have."""
     m = count_of(rows, num_targets) if plain else 0
-    nodes = nodes_in_place_of(m, entropy_number(eps), name, squash) if m > 1 else None
+    least = least_of(eps) if isinstance(eps, Tensor) else entropy_number(eps)
+    nodes = nodes_in_place_of(m, least, name, like) if m > 1 else None
     if nodes is not None:
         at = default_targets(rows.shape[-1], m, nodes, descending, x.device)
     elif name == "numba" and MOST_TARGETS < m <= _MOST_SORTED and rows.shape[-1] <= _MOST_SORTED:
@@ -61,6 +93,47 @@ def ranks(
         at = several
     uneven = targets is not None or target_weights is not None
     return pulled(x, rows, dim, weights, mask, at, eps, squash, name, backend, uneven=uneven)
+
+
+@remembered_read
+def normalized(
+    x: Tensor,
+    reference: Tensor,
+    dim: int,
+    weights: Tensor | None,
+    mask: Tensor | None,
+    eps: float | Tensor,
+    cost: Cost,
+    squash: Squash,
+    solver: Solver,
+    backend: str,
+) -> ReadOut | None:
+    """x with values of ``reference`` (m) or (..., m), sorted here, in place of ranks. It must not need a gradient."""
+    name = backend_for(x, eps, cost, squash, solver, backend, weights, reference)
+    if name is None or not values_readable(reference):
+        return None
+    rows = as_rows(x, dim)
+    m = reference.shape[-1]
+    at = each_target(x, rows, dim, mask, None, None, m, False, backend, name=name)
+    low, high = (t.double() for t in reference.detach().aminmax(dim=-1, keepdim=True))
+    if at is None or not bool((high - low).isfinite().all()):
+        return None
+    # From the middle and in units of the range: single precision keeps what differs between the values.
+    middle, unit = 0.5 * (low + high), torch.where(high > low, high - low, 1.0)
+    phi = ((reference.detach().sort(dim=-1).values.double() - middle) / unit).float()
+    if reference.ndim > 1:
+        phi = phi.expand(*rows.shape[:-1], m)
+    read_out = pulled(x, rows, dim, weights, mask, at._replace(phi=phi.reshape(-1, m)), eps, squash, name, backend)
+    if read_out is None:
+        return None
+    back, own = shaper(x, dim), [t.expand(*rows.shape[:-1], 1).movedim(-1, dim) for t in (middle, unit)]
+    kept = None if mask is None else like_rows(mask, x, dim, "mask").movedim(-1, dim)
+
+    def shaped(out: Tensor) -> Tensor:
+        values = (back(out) * own[1] + own[0]).to(x.dtype)
+        return values if kept is None else torch.where(kept, values, 0.0)
+
+    return read_out._replace(shaped=shaped, lasting=False)
 
 
 @remembered_read
@@ -118,7 +191,7 @@ def memberships(
     backend: str,
 ) -> ReadOut | None:
     """``share(x, k, dim, mask)`` is k/n, (..., 1), after checking k."""
-    name = backend_for(x, eps, cost, squash, solver, backend, weights, k)
+    name = backend_for(x, eps, cost, squash, solver, backend, weights, k, placed=True)
     if name is None:
         return None
     rows = as_rows(x, dim)
@@ -130,6 +203,14 @@ def memberships(
         of_all = share(x, k, dim, mask).reshape(-1, 1).double()
         b = torch.cat([1.0 - of_all, of_all] if largest else [of_all, 1.0 - of_all], dim=-1)
         at = Targets(ends.y, b, ends.phi)
+    if placed.needed(eps, squash):
+        known = placed.places(x, dim, weights, mask, eps, squash)
+        if known is None:
+            refuse(placed.REFUSED, backend)
+            return None
+        entropies = placed.fixed(eps)
+        read_out = pulled(known.x, known.x, -1, known.weights, known.mask, at, entropies, None, name, backend, True)
+        return placed.finished(read_out, x, dim)
     return pulled(x, rows, dim, weights, mask, at, eps, squash, name, backend, selecting=True)
 
 

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from ..core.checks import require_floating, require_non_negative, values_readable
 from ..core.modes import hidden, whole
-from ..core.problem import entropy_number, existing, like_rows, target_rows
+from ..core.problem import entropy, entropy_number, existing, like_rows, target_rows
 from ..core.solvers._common import host_may_look
 from ..core.squash import Squash
 from .contract import Request
-from .dispatch import MOST_SELECTED, able, has_two_targets, kernels_named, refuse, sharp, too_sharp
+from .dispatch import MOST_SELECTED, able, has_two_targets, kernels_named, least_of, refuse, sharp, too_sharp
 from .memo import ReadOut
 from .targets import MOST_TARGETS, Targets, default_targets
 
@@ -25,6 +25,7 @@ from .targets import MOST_TARGETS, Targets, default_targets
 _LIGHT = 1e-5
 _FINE, _FINE_LOGS = 1e-3, 5e-3  #: least eps of weighted rows, and of logarithms of plans with weights
 _SMALL, _TINY = 1e-4, 1e-5  #: the same of all rows but those of masks, on the CPU and on a GPU
+_TYPED = 1.0 + 1e-6  #: a tensor in single precision may say a little less than what was typed
 _EXACT = 2048  #: values, and targets, of the exact family
 
 
@@ -161,9 +162,9 @@ def too_fine(name: str, request: Request, backend: str, read: str, uneven: bool,
     uneven     whether the caller gave targets or their weights
     selecting  whether targets are those of a mask or a quantile
     """
-    if backend != "auto" or isinstance(request.eps, Tensor) or (selecting and has_two_targets(request)):
+    if backend != "auto" or (selecting and has_two_targets(request)):
         return name == "triton" and backend == "auto" and request.a is not None and sharp(request, _FINE)
-    weighted, K, eps = request.a is not None, request.y.shape[-1], request.eps
+    weighted, K, eps = request.a is not None, request.y.shape[-1], least_of(request.eps) * _TYPED
     if read == "logs":
         return (weighted or uneven) and eps < _FINE_LOGS
     ranks_of_few = read == "pull" and request.m is None and (3 if name == "triton" else 2) <= K <= MOST_SELECTED
@@ -226,4 +227,13 @@ def request_of(
         if weights is not None:
             require_non_negative(a, "weights")
         a = a / a.sum(-1, keepdim=True)
-    return Request(flat, a, at.y, at.b, entropy_number(eps), squash, at.m, at.last), kept
+    return Request(flat, a, at.y, at.b, softness(eps, rows), squash, at.m, at.last), kept
+
+
+def softness(eps: float | Tensor, rows: Tensor) -> float | Tensor:
+    """eps as kernels want it: a number, or one for each of the rows (R,)."""
+    if not isinstance(eps, Tensor):
+        return entropy_number(eps)
+    if eps.numel() == 1:
+        return float(eps.detach())
+    return entropy(eps.detach(), rows.shape[:-1], rows.device, torch.float32).reshape(-1)

@@ -404,6 +404,9 @@ def quantile_normalize(
             f"reference must have shape (m,) or {tuple(wanted)} (m values along dim={dim} for each row of x), "
             f"got {tuple(reference.shape)}."
         )
+    fused = requests.normalized(x, reference, dim, weights, mask, eps, cost, squash, solver, "auto")
+    if fused is not None:
+        return fused
     plan = plan_for(
         x,
         reads="averages",

@@ -128,12 +128,13 @@ def test_nan_stays_in_its_row() -> None:
 
 
 def test_who_goes_in_lanes() -> None:
-    """Weights, targets or an eps of their own, levels for each row, and plans that are nearly hard, do not."""
+    """Weights or targets of their own, levels for each row, and plans that are nearly hard, do not."""
     x = inputs("normal", 16, 100)
     request, phi = rank_request(x, 1e-2)
     assert numba_rows._in_many(request, phi)
     assert not numba_rows._in_many(request, phi.expand(16, -1))
     assert not numba_rows._in_many(request._replace(eps=1e-5), phi)
-    assert not numba_rows._in_many(request._replace(eps=torch.full((16,), 1e-2)), phi)
+    assert numba_rows._in_many(request._replace(eps=torch.full((16,), 1e-2)), phi)
+    assert not numba_rows._in_many(request._replace(eps=torch.logspace(-5, 0, 16)), phi)
     assert not numba_rows._in_many(request._replace(a=torch.full((16, 100), 0.01)), phi)
     assert not numba_rows._in_many(request._replace(y=request.y.expand(16, -1)), phi)

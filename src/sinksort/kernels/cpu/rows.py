@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..contract import Answer, Request, State
-from ..dispatch import has_two_targets, least_eps, sharp
+from ..dispatch import has_two_targets, least_eps, least_of, sharp
 from .engine.maths import F32, F64, SQUASH_CODES
 from .engine.threads import run
 from .lanes.band_rows import MOST_IN_BAND, band_backward, band_layout, pull_band
@@ -240,11 +240,7 @@ def _in_double(request: Request) -> bool:
     n, K, eps = request.x.shape[-1], request.y.shape[-1], request.eps
     if request.m is not None or K <= MOST_THRESHOLDS:
         return False
-    return (
-        request.squash is None
-        or n * K > _SMALL
-        or (eps < least_eps(n, K) if not isinstance(eps, Tensor) else n > MOST_IN_LANES or K > MOST_IN_LANES)
-    )
+    return request.squash is None or n * K > _SMALL or least_of(eps) < least_eps(n, K)
 
 
 def _in_lanes(n: int, K: int, m: int | None) -> bool:
@@ -266,7 +262,7 @@ def _in_band(request: Request, phi: Tensor) -> bool:
 
 
 def _soft(n: int, eps: float | Tensor) -> bool:
-    return not isinstance(eps, Tensor) and n * n * eps >= _SOFT
+    return n * n * least_of(eps) >= _SOFT
 
 
 def _whole(m: int | None) -> int:

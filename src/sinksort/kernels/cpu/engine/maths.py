@@ -153,8 +153,8 @@ def smaller(a: Any, b: Any) -> Any:
 
 @njit(forceinline=True)
 def size_of(a: Any) -> Any:
-    """Absolute values of 16 float32."""
-    return select(a > 0.0, a, splat(0.0) - a)
+    """Absolute values of 16 numbers."""
+    return select(a > 0.0, a, 0.0 - a)
 
 
 @jit

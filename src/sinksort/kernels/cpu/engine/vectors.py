@@ -108,8 +108,15 @@ def _pointer(context: Any, builder: Any, array_type: Any, array: Any, offset: An
     return builder.bitcast(builder.gep(data, [offset]), vector.as_pointer())
 
 
-def _loader(vector: Lanes) -> Any:
+def _of(array: Any) -> Lanes:
+    """The vector type of an array's elements."""
+    return F16 if array.dtype == types.float32 else D16
+
+
+def _loader(of_all: Lanes | None) -> Any:
     def load(typingctx: Any, array: Any, offset: Any) -> Any:  # noqa: ARG001
+        vector = of_all or _of(array)
+
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             at = context.cast(builder, args[1], sig.args[1], types.intp)
             where = _pointer(context, builder, sig.args[0], args[0], at, vector.llvm)
@@ -122,8 +129,10 @@ def _loader(vector: Lanes) -> Any:
     return intrinsic(load)
 
 
-def _storer(vector: Lanes) -> Any:
+def _storer(of_all: Lanes | None) -> Any:
     def store(typingctx: Any, array: Any, offset: Any, value: Any) -> Any:  # noqa: ARG001
+        vector = of_all or _of(array)
+
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             at = context.cast(builder, args[1], sig.args[1], types.intp)
             where = _pointer(context, builder, sig.args[0], args[0], at, vector.llvm)
@@ -146,10 +155,12 @@ def _splatter(vector: Lanes) -> Any:
     return intrinsic(splat)
 
 
-def _reducer(vector: Lanes, join: Any) -> Any:
+def _reducer(of_all: Lanes | None, join: Any) -> Any:
     """All lanes to one number: the upper half is joined to the lower one until one lane is left."""
 
     def reduce(typingctx: Any, value: Any) -> Any:  # noqa: ARG001
+        vector = of_all or value
+
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:  # noqa: ARG001
             (v,) = args
             half = LANES // 2
@@ -183,6 +194,7 @@ def _smaller(builder: Any, a: Any, b: Any) -> Any:
 load, load64 = _loader(F16), _loader(D16)
 store, store64 = _storer(F16), _storer(D16)
 splat, splat64 = _splatter(F16), _splatter(D16)
+load_any, store_any, total_any = _loader(None), _storer(None), _reducer(None, _sum)  #: of whatever the array holds
 total, total64 = _reducer(F16, _sum), _reducer(D16, _sum)
 highest, lowest = _reducer(F16, _larger), _reducer(F16, _smaller)
 highest64, lowest64 = _reducer(D16, _larger), _reducer(D16, _smaller)

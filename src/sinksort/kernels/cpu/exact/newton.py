@@ -16,10 +16,13 @@ from typing import NamedTuple
 import numpy as np
 
 from ..engine.compile import jit_no_refcount
-from ..engine.maths import F64, I64, exp64
-from ..engine.vectors import load64, splat64, store64, total64
-from .laplacian import GROUND_OF_STEPS, edges, eliminate, ends_into, scale, substitute
+from ..engine.maths import F32, F64, I64, exp64, larger, size_of
+from ..engine.vectors import highest64, load, load64, narrow, select, splat64, store, store64, total64, widen
+from .laplacian import GROUND_OF_SINGLES, GROUND_OF_STEPS, edges, eliminate, ends_into, scale, substitute
 
+_FAINT = 1e-18  # part of a value that a step need not know of
+_POOR = 0.5  # of the error: a matrix in single precision that leaves more than this is not enough
+_CHEAP = 2  # steps of Sinkhorn's to begin with: they save half of the matrices
 _KEEP = 0.2  # of the error: a matrix that leaves more than this is made anew
 _LARGEST_STEP = 3.0  # in units of eps
 _MOST = 100  # steps
@@ -37,8 +40,12 @@ class Band(NamedTuple):
     hi: I64
     offset: I64
     ends: I64  #: (K) where the neighbours of each target end
-    W: F64  #: Newton's matrix, eliminated
+    W: F64  #: the matrix of a gradient, eliminated
     inverse: F64  #: (K)
+    P32: F32  #: the plan's rows, as a step sees them
+    W32: F32  #: Newton's matrix, eliminated
+    steps: F32  #: (3, K) scratch
+    a32: F32  #: (n) weights of values
 
 
 @jit_no_refcount
@@ -70,6 +77,24 @@ def sums(G: F64, groups: int, K: int, a: F64, u: F64, lo: I64, hi: I64, offset: 
 
 
 @jit_no_refcount
+def narrowed(band: Band, groups: int, a: F64, u: F64, v: F64) -> None:
+    """Write the plan's rows p_ik = v_i G_ik u_k and the weights of values in single precision.
+
+    A link through 1e-18 of a value is nothing to a step, and the product of two of them would not be a normal number.
+    """
+    none = splat64(0.0)
+    for g in range(groups):
+        first, end = band.lo[g], band.hi[g]
+        at = band.offset[g] - first
+        for i in range(4 * g, 4 * g + 4):
+            band.a32[i] = a[i]
+            for k in range(first, end, 16):
+                p = load64(band.G, at + k) * load64(u, k) * v[i]
+                store(band.P32, at + k, narrow(select(p > _FAINT, p, none)))
+            at += end - first
+
+
+@jit_no_refcount
 def newton(band: Band, groups: int, K: int, a: F64, b: F64, work: F64, v: F64, spare: F64) -> tuple[float, int, bool]:
     """Write gamma to work[0]; return the marginal error, the number of matrices, and whether gamma stayed small.
 
@@ -79,56 +104,80 @@ def newton(band: Band, groups: int, K: int, a: F64, b: F64, work: F64, v: F64, s
     spare  (n)          scratch
     """
     gamma, u, s, base, direction, ground = work[0], work[1], work[2], work[3], work[4], work[5]
+    none = splat64(0.0)
     S = ends_into(groups, band.lo, band.hi, K, band.ends)
     for k in range(K):
         base[k], direction[k] = 0.0, 0.0
     length, slope, error, before, known = 1.0, np.inf, np.inf, np.inf, False
-    steps, matrices, fresh = 0, 0, False
+    steps, matrices, fresh, single = 0, 0, False, True
     while True:
-        farthest = 0.0
-        for k in range(K):
-            gamma[k] = base[k] + length * direction[k]
-            farthest = max(farthest, abs(gamma[k]))
+        most = none
         for k in range(0, K, 16):
-            store64(u, k, exp64(load64(gamma, k)) * load64(b, k))
+            now = load64(base, k) + load64(direction, k) * length
+            store64(gamma, k, now)
+            store64(u, k, exp64(now) * load64(b, k))
+            most = larger(most, size_of(now))
         sums(band.G, groups, K, a, u, band.lo, band.hi, band.offset, v, s)
-        error, here = 0.0, 0.0
-        for k in range(K):
-            s[k] = b[k] - s[k] * u[k]
-            error += abs(s[k])
-            here += s[k] * direction[k]
+        errors, slopes = none, none
+        for k in range(0, K, 16):
+            off = load64(b, k) - load64(s, k) * load64(u, k)
+            store64(s, k, off)
+            errors, slopes = errors + size_of(off), slopes + off * load64(direction, k)
+        error, here, farthest = total64(errors), total64(slopes), highest64(most)
         if farthest > _FAR:
             return error, matrices, False
         if not error > _WANTED or steps >= _MOST or (error <= ENOUGH and fresh and error > _SLOW * before):
             break
         steps += 1
+        if steps <= _CHEAP:
+            for k in range(K):
+                rise = -math.log(max(1.0 - s[k] / b[k], 1e-30)) if b[k] > 0.0 else 0.0
+                base[k] = gamma[k] + min(max(rise, -_LARGEST_STEP), _LARGEST_STEP)
+            continue
         if here < -0.5 * slope:  # the maximum was passed: the secant of the slopes says where it is
             length *= slope / (slope - here)
             continue
         fresh = not known or error > _KEEP * before
         if fresh:
-            for i in range(4 * groups):
-                spare[i] = a[i] * v[i] * v[i]
-            edges(band.G, spare, groups, band.lo, band.hi, band.offset, K, S, band.W)
-            scale(band.W, u, band.ends, K, S)
-            eliminate(band.W, K, S, band.ends, b, GROUND_OF_STEPS, ground, band.inverse)
+            single = single and not (known and error > _POOR * before)
+            if single:
+                narrowed(band, groups, a, u, v)
+                edges(band.P32, band.a32, groups, band.lo, band.hi, band.offset, K, S, band.ends, band.W32)
+                eliminate(band.W32, K, S, band.ends, b, GROUND_OF_SINGLES, band.steps[0], band.steps[1])
+            else:
+                for i in range(4 * groups):
+                    spare[i] = a[i] * v[i] * v[i]
+                edges(band.G, spare, groups, band.lo, band.hi, band.offset, K, S, band.ends, band.W)
+                scale(band.W, u, band.ends, K, S)
+                eliminate(band.W, K, S, band.ends, b, GROUND_OF_STEPS, ground, band.inverse)
             known, matrices = True, matrices + 1
         before = error
-        for k in range(K):
-            base[k] = gamma[k]
-            direction[k] = s[k]
-        substitute(band.W, K, S, band.ends, band.inverse, direction)
-        level = 0.0
-        for k in range(K):
-            level += b[k] * direction[k]
-        slope, length, longest = 0.0, 1.0, 0.0
-        for k in range(K):
-            direction[k] = direction[k] - level if b[k] > 0.0 else 0.0
-            longest = max(longest, abs(direction[k]))
+        short, unit = band.steps[2], 1.0 / error  # single precision has no numbers below 1e-38
+        for k in range(0, K, 16):
+            store64(base, k, load64(gamma, k))
+            store64(direction, k, load64(s, k))
+            store(short, k, narrow(load64(s, k) * unit))
+        if single:
+            substitute(band.W32, K, S, band.ends, band.steps[1], short)
+            for k in range(0, K, 16):
+                store64(direction, k, widen(load(short, k)) * error)
+        else:
+            substitute(band.W, K, S, band.ends, band.inverse, direction)
+        levels = none
+        for k in range(0, K, 16):
+            levels = levels + load64(b, k) * load64(direction, k)
+        level, most = total64(levels), none
+        for k in range(0, K, 16):
+            moved = select(load64(b, k) > 0.0, load64(direction, k) - level, none)
+            store64(direction, k, moved)
+            most = larger(most, size_of(moved))
+        longest, slopes, length = highest64(most), none, 1.0
         shorter = min(1.0, _LARGEST_STEP / longest) if longest > 0.0 else 1.0  # as a whole, see ``solvers.newton``
-        for k in range(K):
-            direction[k] *= shorter
-            slope += s[k] * direction[k]
+        for k in range(0, K, 16):
+            moved = load64(direction, k) * shorter
+            store64(direction, k, moved)
+            slopes = slopes + load64(s, k) * moved
+        slope = total64(slopes)
         if not slope > 0.0:  # Sinkhorn's own step always rises
             slope = 0.0
             for k in range(K):

@@ -298,7 +298,7 @@ def balance(w: Work, groups: int, n: int, m: int, a: F64, of_f: F64, mu: F64, nu
     for i in range(4 * groups):
         w.values[SPARE, i] = a[i] if i < n else 0.0
     S = ends_into(groups, w.band.lo, w.band.hi, wide, w.band.ends)
-    edges(E, w.values[SPARE], groups, w.band.lo, w.band.hi, w.band.offset, wide, S, w.band.W)
+    edges(E, w.values[SPARE], groups, w.band.lo, w.band.hi, w.band.offset, wide, S, w.band.ends, w.band.W)
     scale(w.band.W, b, w.band.ends, wide, S)
     eliminate(w.band.W, wide, S, w.band.ends, b, GROUND_OF_GRADIENTS, ground, w.band.inverse)
     substitute(w.band.W, wide, S, w.band.ends, w.band.inverse, r)

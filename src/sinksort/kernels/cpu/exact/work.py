@@ -68,5 +68,9 @@ def workspace(n: int, m: int, with_band: bool) -> Work:
         np.empty(K, np.int64),
         np.empty(square + 16),
         np.empty(K),
+        np.empty(size + 16, np.float32),
+        np.empty(square + 16, np.float32),
+        np.empty((3, K), np.float32),
+        np.empty(N, np.float32),
     )
     return Work(np.zeros((8, N)), np.zeros((16, K)), np.empty((2, max(N, K)), np.int64), np.empty((8, K)), band)

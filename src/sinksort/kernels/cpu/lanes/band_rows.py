@@ -12,7 +12,7 @@ import numpy as np
 
 from ..engine.compile import jit, jit_no_refcount
 from ..engine.maths import F32, F64, I64, in_lines, larger, size_of
-from ..engine.vectors import load, load64, narrow, select, splat, splat64, store, store64, widen
+from ..engine.vectors import any_lane, load, load64, narrow, select, splat, splat64, store, store64, widen
 from ..row.all_targets import all_targets, pull_ruled, ruled_backward
 from ..row.double_backward import CANCELLED, double_backward
 from ..row.read import BEFORE_LASTS, LASTS
@@ -32,15 +32,18 @@ from .band import (
     hard_sort,
 )
 from .band_read import band_covariances, band_pulled, band_refined, band_right_sides
+from .band_start import many_guess, many_left
 from .plan import lane_places, lane_places_backward
 
-XS, INDEX, V, MASS, WEIGHT, MEAN, COV, COV_2 = range(8)  # rows of Many.n32, each of the sources
-U, S, Z, TENSION, LAM, PHI, INV = range(7)  # rows of Many.k32, each of the targets
+XS, INDEX, V, MASS, WEIGHT, MEAN, COV, COV_2, LEFT = range(9)  # rows of Many.n32, each of the sources
+U, S, Z, TENSION, LAM, PHI, INV, GUESS = range(8)  # rows of Many.k32, each of the targets
 BEST, BEFORE, AFTER, LO, HI, NEAR_LO, NEAR_HI, ENDS = range(8)  # rows of Many.table
 
 MOST_IN_BAND = 192  #: the longest rows that are worked on here
-_WIDTH = 40  #: how many targets a target is joined with in the matrix that is kept
+_WIDTH = 60  #: how many targets a target is joined with in the matrix that is kept
 _SOFT = np.float32(0.5)  #: least share of the weight that is not where the hard sort puts it
+_LEFT = np.float32(0.02)  #: least share of a gradient in its parts when they were known but for a guess
+_STEADY = np.float32(0.3)  #: change from value to value, beside its size, of a cotangent that grows along the row
 _LARGEST_LOGIT, _ROUNDING = 1e9, np.float32(1e-6)
 _ANSWERED, _OF_OTHERS, _NAN = np.float32(0.0), np.float32(1.0), np.float32(2.0)
 _Steps = tuple[int, int, int, int, int]
@@ -81,7 +84,7 @@ class BandShape(NamedTuple):
     scaled: F32
     one: F32  #: (2, 16): what flows, and the error
     moments: F64
-    ends: F64  #: (3, 16): the first and last target, and 1
+    ends: F64  #: (4, 16): the first and last target, 1, and 2 / eps
     table: I64
     y: F64
     b: F64
@@ -95,15 +98,15 @@ class BandShape(NamedTuple):
 def band_for(n: int, K: int, ruled: bool, y: F32, b: F32) -> BandShape:
     N, KP = (n + 3) // 4 * 4, (K + 3) // 4 * 4
     k = BandShape(
-        in_lines(8 * 16 * N, np.float32).reshape(8, 16 * N),
+        in_lines(9 * 16 * N, np.float32).reshape(9, 16 * N),
         in_lines(16 * N, np.float64),
         in_lines(16 * N, np.float64),
         in_lines(16 * KP, np.float64),
-        in_lines(7 * 16 * KP, np.float32).reshape(7, 16 * KP),
+        in_lines(8 * 16 * KP, np.float32).reshape(8, 16 * KP),
         in_lines((1 + LASTS) * 16 * KP, np.float32),
         in_lines(32, np.float32).reshape(2, 16),
         in_lines(64, np.float64),
-        in_lines(48, np.float64).reshape(3, 16),
+        in_lines(64, np.float64).reshape(4, 16),
         np.zeros((8, max(N, KP)), np.int64),
         np.zeros(KP),
         np.zeros(KP),
@@ -154,11 +157,14 @@ def _sort(xs: F32, index: F32, n: int) -> None:
 
 
 @jit_no_refcount
-def _places(k: BandShape, n: int, squash: int, eps: float) -> None:
-    """Places of the values in XS, and t."""
+def _places(k: BandShape, n: int, squash: int, eps: F32, of_eps: int) -> None:
+    """Places of the values in XS, and t. ``of_eps``: 1 if each row has an eps of its own, else 0."""
     lane_places(k.n32[XS], k.n32[MASS], n, squash, k.ends[0], k.ends[1], k.at, k.moments)
+    for lane in range(16):
+        k.ends[3, lane] = 2.0 / eps[of_eps * lane]
+    per_eps = load64(k.ends[3], 0)
     for i in range(0, len(k.t), 16):
-        store64(k.t, i, load64(k.at, min(i, 16 * n - 16)) * (2.0 / eps))
+        store64(k.t, i, load64(k.at, min(i, 16 * n - 16)) * per_eps)
 
 
 @jit_no_refcount
@@ -189,7 +195,7 @@ def _plan(k: BandShape, n: int, K: int, width: int) -> None:
 @jit
 def pull_band(begin: int, end: int, x: F32, a: F32, y: F32, b: F32, phi: F32, last: F32, eps: F32, n: int, K: int,
               m: int, squash: int, steps: _Steps, out: F32, state: F32, errors: F32) -> None:  # fmt: skip
-    """Rows 16 begin to 16 end, by ``pull_ruled`` where there are no sixteen. All steps are 0."""
+    """Rows 16 begin to 16 end, by ``pull_ruled`` where there are no sixteen. All steps but that of eps are 0."""
     k = band_for(n, K, len(last) > 0, y, b)
     _pull(k, begin, end, x, a, y, b, phi, last, eps, n, K, m, squash, steps, out, state, errors)
 
@@ -199,13 +205,13 @@ def _pull(k: BandShape, begin: int, end: int, x: F32, a: F32, y: F32, b: F32, ph
           K: int,
           m: int, squash: int, steps: _Steps, out: F32, state: F32, errors: F32) -> None:  # fmt: skip
     at, N, KP, R = band_layout(n, K, m), (n + 3) // 4 * 4, (K + 3) // 4 * 4, len(errors)
-    width, e, lasts = min(KP, _WIDTH), np.float64(eps[0]), LASTS if len(last) > 0 else 0
+    width, of_eps, lasts = min(KP, _WIDTH), steps[3], LASTS if len(last) > 0 else 0
     table, integers = k.table, state.view(np.int32)
     for group in range(begin, end):
         first, base = 16 * group, 16 * group * at.size
         if first + 16 > R:
-            pull_ruled(np.int64(0), R - first, x[first * n :], a, y, b, phi, last, eps, n, K, m, squash, steps,
-                       out[first * n :], state[base:], errors[first:])  # fmt: skip
+            pull_ruled(np.int64(0), R - first, x[first * n :], a, y, b, phi, last, eps[of_eps * first :], n, K, m,
+                       squash, steps, out[first * n :], state[base:], errors[first:])  # fmt: skip
             break
         orders, flags = integers[base + at.order :], state[base + at.flag :]
         for lane in range(16):
@@ -220,7 +226,7 @@ def _pull(k: BandShape, begin: int, end: int, x: F32, a: F32, y: F32, b: F32, ph
         _sort(k.n32[XS], k.n32[INDEX], n)
         for i in range(16 * n):
             orders[i] = k.n32[INDEX, i]
-        _places(k, n, squash, e)
+        _places(k, n, squash, eps[of_eps * first :], of_eps)
         _plan(k, n, K, width)
         u, flow, error, read = state[base:], k.one[0], k.one[1], k.n32[COV]
         band_newton(k.G, n, N, K, KP, table[BEST], table[LO], table[HI], table[NEAR_LO], table[NEAR_HI], k.b,
@@ -249,8 +255,9 @@ def _by_others(row: int, x: F32, a: F32, y: F32, b: F32, phi: F32, last: F32, ep
                squash: int, steps: _Steps, out: F32, state: F32, errors: F32) -> None:  # fmt: skip
     none, one = np.int64(0), np.int64(1)
     targets, weights, levels = all_targets(y, phi, none, none, K, m) if m > 0 else (y, b, phi)
-    pull_rows(none, one, x[row * n :], a, targets, weights, levels, last if m == 0 else last[:0], eps, n, max(m, K),
-              True, none, squash, steps, out[row * n :], state, errors[row:])  # fmt: skip
+    pull_rows(none, one, x[row * n :], a, targets, weights, levels, last if m == 0 else last[:0],
+              eps[steps[3] * row :], n, max(m, K), True, none, squash, steps, out[row * n :], state,
+              errors[row:])  # fmt: skip
 
 
 @jit
@@ -266,16 +273,16 @@ def _backward(k: BandShape, begin: int, end: int, x: F32, a: F32, y: F32, b: F32
               m: int,
               squash: int, push: bool, steps: _Steps, w: F32, grad: F32, state: F32) -> None:  # fmt: skip
     at, N, KP, R = band_layout(n, K, m), (n + 3) // 4 * 4, (K + 3) // 4 * 4, len(grad) // n
-    width, e, integers = min(KP, _WIDTH), np.float64(eps[0]), state.view(np.int32)
+    width, of_eps, integers = min(KP, _WIDTH), steps[3], state.view(np.int32)
     best, lo, hi = k.table[BEST], k.table[LO], k.table[HI]
-    v, mass, weight, mean, cov, cov_2 = k.n32[V], k.n32[MASS], k.n32[WEIGHT], k.n32[MEAN], k.n32[COV], k.n32[COV_2]
+    v, mass, weight, cov, left = k.n32[V], k.n32[MASS], k.n32[WEIGHT], k.n32[COV], k.n32[LEFT]
     for j in range(K):
         store(k.k32[PHI], 16 * j, splat(phi[j]))
     for group in range(begin, end):
         first, base = 16 * group, 16 * group * at.size
         if first + 16 > R:
-            ruled_backward(np.int64(0), R - first, x[first * n :], a, y, b, phi, eps, n, K, m, squash, push, steps,
-                           w[first * n :], grad[first * n :], state[base:])  # fmt: skip
+            ruled_backward(np.int64(0), R - first, x[first * n :], a, y, b, phi, eps[of_eps * first :], n, K, m, squash,
+                           push, steps, w[first * n :], grad[first * n :], state[base:])  # fmt: skip
             break
         orders, flags = integers[base + at.order :], state[base + at.flag :]
         for lane in range(16):
@@ -285,31 +292,30 @@ def _backward(k: BandShape, begin: int, end: int, x: F32, a: F32, y: F32, b: F32
                 k.n32[XS, 16 * i + lane] = x[o] if x[o] == x[o] else np.float32(0.0)
                 weight[16 * i + lane] = w[o] * here
         _balance(weight, n)
-        _places(k, n, squash, e)
+        _places(k, n, squash, eps[of_eps * first :], of_eps)
         _plan(k, n, K, width)
         u, W, inv = state[base : base + at.inv], state[base + at.W :], state[base + at.inv :]
         band_rows_of(k.G, N, KP, lo, hi, u, v)
-        band_covariances(k.G, N, KP, best, lo, hi, u, v, k.k32[PHI], k.y, mean, cov)
-        band_right_sides(k.G, N, KP, best, lo, hi, u, v, weight, k.k32[PHI], mean, True, k.k32[TENSION])
-        if not band_refined(k.G, N, K, KP, best, lo, hi, u, v, mass, k.k32[TENSION], W, width, k.table[ENDS], inv,
-                            k.k32[Z], k.k32[LAM]):  # fmt: skip
-            band_ends(lo, hi, N // 4, KP, KP, k.table[ENDS])
-            band_edges(k.G, n, N, KP, lo, hi, u, v, k.table[ENDS], KP, k.Q, k.W)
-            k.one[0, :] = 1.0
-            band_eliminate(k.W, KP, KP, k.table[ENDS], k.b, k.one[0], k.k32[INV])
-            band_refined(k.G, N, K, KP, best, lo, hi, u, v, mass, k.k32[TENSION], k.W, KP, k.table[ENDS], k.k32[INV],
-                         k.k32[Z], k.k32[LAM])  # fmt: skip
-        band_covariances(k.G, N, KP, best, lo, hi, u, v, k.k32[LAM], k.y, mean, cov_2)
-        parts, whole, per_eps = splat(0.0), splat(0.0), np.float32(2.0 / e)
-        for i in range(0, 16 * n, 16):
-            part = load(weight, i) * load(cov, i)
-            along = part - load(mass, i) * load(cov_2, i)
-            parts, whole = larger(parts, size_of(part)), larger(whole, size_of(along))
-            store(cov, i, along * per_eps)
-        store(k.one[1], 0, select(whole < parts * CANCELLED, splat(1.0), splat(0.0)))
+        lost = k.one[1]
+        store(lost, 0, splat(1.0))
+        if not _grows_along(weight, n):
+            band_covariances(k.G, N, KP, best, lo, hi, u, v, k.k32[PHI], k.y, k.n32[MEAN], cov)
+            band_right_sides(k.G, N, KP, best, lo, hi, u, v, weight, k.k32[PHI], k.n32[MEAN], True, k.k32[TENSION])
+            for i in range(0, 16 * n, 16):
+                store(cov, i, load(weight, i) * load(cov, i))
+            _undone(k, n, K, width, u, W, inv, cov, CANCELLED, lost)
+        if any_lane(load(lost, 0) > 0.0):
+            many_guess(k.G, N, KP, lo, hi, u, v, weight, k.k32[PHI], K, b, k.k32[GUESS])
+            many_left(k.G, N, KP, best, lo, hi, u, v, weight, mass, k.k32[PHI], k.k32[GUESS], k.y, left,
+                      k.k32[TENSION])  # fmt: skip
+            again = load(lost, 0) > 0.0
+            _undone(k, n, K, width, u, W, inv, left, _LEFT, lost)
+            store(lost, 0, select(again, load(lost, 0), splat(0.0)))
+            for i in range(0, 16 * n, 16):
+                store(cov, i, select(again, load(left, i), load(cov, i)))
         for lane in range(16):
-            if k.one[1, lane] > 0.0:
-                _carefully(k, lane, n, b, phi, K, e, u)
+            if lost[lane] > 0.0:
+                _carefully(k, lane, n, b, phi, K, np.float64(eps[of_eps * (first + lane)]), u)
         lane_places_backward(k.n32[XS], mass, k.at, n, squash, k.moments, k.ends[2], cov)
         for lane in range(16):
             row = first + lane
@@ -325,13 +331,52 @@ def _backward(k: BandShape, begin: int, end: int, x: F32, a: F32, y: F32, b: F32
                 answer[orders[16 * i + lane]] = cov[16 * i + lane]
 
 
+@jit_no_refcount
+def _grows_along(weight: F32, n: int) -> bool:
+    """Whether the cotangents of all rows change little from one value to the next, as those of a sum of squares do."""
+    sizes, changes = splat(0.0), splat(0.0)
+    for i in range(0, 16 * n, 16):
+        sizes = sizes + size_of(load(weight, i))
+    for i in range(16, 16 * n, 16):
+        changes = changes + size_of(load(weight, i) - load(weight, i - 16))
+    return not any_lane(changes > sizes * _STEADY)
+
+
+@jit_no_refcount
+def _undone(k: BandShape, n: int, K: int, width: int, u: F32, W: F32, inv: F32, along: F32, least: float,
+            lost: F32) -> None:  # fmt: skip
+    """What is left of ``along``, the covariance of what is pulled, when potentials have undone its tensions.
+
+    The result is the cotangent of x~. lost  OUT  1 in rows of which too much cancelled
+    """
+    N, KP, best, lo, hi = len(k.t) // 16, len(k.y), k.table[BEST], k.table[LO], k.table[HI]
+    v, mass, cov_2, table = k.n32[V], k.n32[MASS], k.n32[COV_2], k.table
+    band_ends(table[NEAR_LO], table[NEAR_HI], N // 4, KP, width, table[ENDS])
+    if not band_refined(k.G, N, K, KP, best, lo, hi, u, v, mass, k.k32[TENSION], W, width, table[ENDS], inv,
+                        k.k32[Z], k.k32[LAM]):  # fmt: skip
+        band_ends(lo, hi, N // 4, KP, KP, table[ENDS])
+        band_edges(k.G, n, N, KP, lo, hi, u, v, table[ENDS], KP, k.Q, k.W)
+        k.one[0, :] = 1.0
+        band_eliminate(k.W, KP, KP, table[ENDS], k.b, k.one[0], k.k32[INV])
+        band_refined(k.G, N, K, KP, best, lo, hi, u, v, mass, k.k32[TENSION], k.W, KP, table[ENDS], k.k32[INV],
+                     k.k32[Z], k.k32[LAM])  # fmt: skip
+    band_covariances(k.G, N, KP, best, lo, hi, u, v, k.k32[LAM], k.y, k.n32[MEAN], cov_2)
+    parts, whole, per_eps = splat(0.0), splat(0.0), narrow(load64(k.ends[3], 0))
+    for i in range(0, 16 * n, 16):
+        part = load(along, i)
+        rest = part - load(mass, i) * load(cov_2, i)
+        parts, whole = larger(parts, size_of(part)), larger(whole, size_of(rest))
+        store(along, i, rest * per_eps)
+    store(lost, 0, select(whole < parts * least, splat(1.0), splat(0.0)))
+
+
 @jit
 def _by_others_backward(row: int, x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K: int, m: int,
                         squash: int, push: bool, steps: _Steps, w: F32, answer: F32, state: F32) -> None:  # fmt: skip
     none, one = np.int64(0), np.int64(1)
     targets, weights, levels = all_targets(y, phi, none, none, K, m) if m > 0 else (y, b, phi)
-    rows_backward(none, one, x[row * n :], a, targets, weights, levels, eps, n, max(m, K), True, none, squash, push,
-                  steps, w[row * n :], answer, state)  # fmt: skip
+    rows_backward(none, one, x[row * n :], a, targets, weights, levels, eps[steps[3] * row :], n, max(m, K), True, none,
+                  squash, push, steps, w[row * n :], answer, state)  # fmt: skip
 
 
 @jit
