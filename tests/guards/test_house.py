@@ -33,9 +33,9 @@ _SLACK = 0.02  #: a number that is smaller by more than this part has to be writ
 FAMILIES = {
     "cpu lanes": "numba_rows_lanes numba_rows_lanes_newton numba_rows_lanes_push numba_rows_short "
     "numba_rows_short_back",
-    "cpu many": "numba_rows_many numba_rows_many_read numba_rows_many_pull",
-    "cpu wide": "numba_rows_wide numba_rows_newton numba_rows_read numba_rows_grid numba_rows_laplacian "
-    "numba_rows_work",
+    "cpu many": "numba_rows_many numba_rows_many_read numba_rows_many_pull numba_rows_many_push",
+    "cpu wide": "numba_rows_wide numba_rows_push numba_rows_newton numba_rows_read numba_rows_grid "
+    "numba_rows_laplacian numba_rows_work",
     "cpu whole": "numba_rows_whole",
     "cpu careful": "numba_rows_careful",
     "cpu logs": "numba_rows_logs numba_rows_links",
@@ -67,7 +67,7 @@ ENGINE = (
     "triton_long_few_back"
 )
 #: What is asked and who answers. Families are imported by name when they are needed, so these import none.
-FRONT = "kernels cpu asks choice reads posing posed padded ops tables reference"
+FRONT = "kernels cpu asks by_nodes choice reads posing posed padded ops tables reference"
 #: The ways in to the families of a device: they may import all of kernels/.
 ENTRIES = "numba_rows triton_rows triton_long"
 
@@ -77,8 +77,10 @@ BROKEN: dict[str, str] = {
     "exact_plan": "kernels.choice",
     "kernels.cpu.exact.autograd": "costs cotangents gradients semidual",
     "kernels.cpu.exact.nodes": "rules",
-    "kernels.numba_late": "kernels.asks kernels.numba_rows",
-    "kernels.numba_long": "kernels.asks kernels.numba_long_few kernels.numba_rows kernels.numba_rows_wide rules",
+    "kernels.numba_late": "kernels.asks kernels.numba_rows kernels.tables",
+    "kernels.numba_long": (
+        "kernels.asks kernels.by_nodes kernels.numba_long_few kernels.numba_rows kernels.numba_rows_wide rules"
+    ),
     "kernels.numba_long_few": "kernels.numba_long_blocks kernels.numba_long_solve kernels.numba_long_values",
     "kernels.numba_rows_links": "kernels.numba_rows_laplacian kernels.numba_rows_work",
     "kernels.numba_rows_logs": (
@@ -86,6 +88,10 @@ BROKEN: dict[str, str] = {
     ),
     "kernels.numba_rows_many_pull": (
         "kernels.numba_rows_careful kernels.numba_rows_lanes kernels.numba_rows_read kernels.numba_rows_whole "
+        "kernels.numba_rows_wide kernels.numba_rows_work "
+    ),
+    "kernels.numba_rows_many_push": (
+        "kernels.numba_rows_careful kernels.numba_rows_lanes kernels.numba_rows_push kernels.numba_rows_read "
         "kernels.numba_rows_wide kernels.numba_rows_work "
     ),
     "kernels.numba_rows_many_read": "kernels.numba_rows_read",

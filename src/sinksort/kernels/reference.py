@@ -11,6 +11,7 @@ from ..core.problem import Problem, met_exactly, rounding_of
 from ..core.solvers import Newton
 from ..core.squash import normalize
 from ..linear.choose import plan_for
+from ..linear.smooth import SmoothPlan
 from .contract import Request
 from .plan import exact_plan
 
@@ -20,17 +21,7 @@ def pulled(request: Request, phi: Tensor) -> Tensor:
     if request.m is None:
         return _plan(request).pull(phi.double().expand(len(request.x), -1)).to(request.x.dtype)
     n = request.x.shape[-1]
-    ranks = plan_for(
-        request.x,
-        reads="ranks",
-        weights=request.a,
-        num_targets=request.m,
-        eps=request.eps,
-        cost=2,
-        squash=request.squash,
-        solver=Newton(),
-        backend="rejected",
-    ).ranks()
+    ranks = _default_plan(request, "ranks").ranks()
     # phi is affine in y, and so in the rank n ((m - 1) y + 1) / m.
     slope = (phi[:, -1:] - phi[:, :1]) / (request.y[:, -1:] - request.y[:, :1])
     mean = (ranks * (request.m / n) - 1.0) / (request.m - 1)
@@ -39,7 +30,7 @@ def pulled(request: Request, phi: Tensor) -> Tensor:
 
 def pushed(request: Request) -> Tensor:
     """``Kernels.push`` in float32, differentiable in x."""
-    return _plan(request).sorted().float()
+    return (_plan(request) if request.m is None else _default_plan(request, "averages")).sorted().float()
 
 
 def logs(request: Request) -> Tensor:
@@ -53,6 +44,21 @@ def log_shares(plan: Plan) -> Tensor:
     M = (p.cost - f0.unsqueeze(-1) - g0.unsqueeze(-2)) / p.eps
     log_p = torch.log_softmax((plan.gamma + plan.log_b).unsqueeze(-2) - M, dim=-1)
     return log_p if p.inverse is None else log_p.gather(-2, p.inverse.unsqueeze(-1).expand(log_p.shape))
+
+
+def _default_plan(request: Request, reads: str) -> Plan | SmoothPlan:
+    """The plan of all values and the m default targets that the nodes stand for."""
+    return plan_for(
+        request.x,
+        reads=reads,
+        weights=request.a,
+        num_targets=request.m,
+        eps=request.eps,
+        cost=2,
+        squash=request.squash,
+        solver=Newton(),
+        backend="rejected",
+    )
 
 
 def _plan(request: Request) -> Plan:
