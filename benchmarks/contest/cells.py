@@ -121,7 +121,8 @@ CELLS = tuple(
     for key in (
         "rank-128x10", "rank-128x100", "rank-512x100", "rank-1x1000", "rank-128x1000", "rank-1x1e4", "rank-16x1e4",
         "rank-1x1e5", "rank-1x1e6", "quantile-64x512", "quantile-1x1e6", "topk-128x1000", "topk-128x1e4",
-        "sort-128x100", "sort-1x1000", "permutation-128x20", "permutation-128x100", "rank64-128x100",
+        "sort-128x100", "sort-1x1000", "sort-128x1000", "sort-1x1e4", "sort-16x1e4", "sort-1x1e6",
+        "permutation-128x20", "permutation-128x100", "rank64-128x100",
         "rank_weights-128x100", "rank_eps-128x100", "rank_cost1-128x100", "rank_cost1.5-128x100", "sort_with-128x100",
         "normalize-128x100", "spearman-128x100", "ndcg-128x100",
     )

@@ -61,7 +61,9 @@ class Implementation(NamedTuple):
 
 def implementation_of(read: str, request: Request, name: str) -> Implementation:
     kernels = log_plan_kernels(name) if read == "logs" else kernels_named(name, request)
-    rejected = rejected_row_kernels(name, request) if read == "pull" else None
+    rejected = (
+        rejected_row_kernels(name, request) if read == "pull" or (read == "push" and request.m is not None) else None
+    )
     return Implementation(
         read,
         name,
@@ -100,9 +102,9 @@ def _averages(implementation: Implementation, out: Tensor) -> Tensor | None:
 
 
 def _answer_of_rejected(implementation: Implementation, request: Request, phi: Tensor | None) -> Tensor:
-    if implementation.rejected is None or phi is None:
+    if implementation.rejected is None:
         return _REFERENCE[implementation.read](request, *_with(phi))
-    out, error = implementation.rejected.pull(request, phi)
+    out, error = implementation.rejected.push(request) if phi is None else implementation.rejected.pull(request, phi)
     rejected = _rejected_rows(error)
     if rejected is not None:
         part, part_phi = _chosen(request, phi, rejected)
@@ -132,9 +134,12 @@ def _run_backward(
 def _gradient_of_rejected(
     implementation: Implementation, request: Request, phi: Tensor | None, cotangent: Tensor
 ) -> Tensor:
-    if implementation.rejected is None or phi is None:
+    if implementation.rejected is None:
         return _reference_gradient(implementation.read, request, phi, cotangent, create_graph=False)
-    grad, error = implementation.rejected.pull_backward(request, phi, cotangent)
+    if phi is None:
+        grad, error = implementation.rejected.push_backward(request, cotangent)
+    else:
+        grad, error = implementation.rejected.pull_backward(request, phi, cotangent)
     rejected = _rejected_rows(error)
     if rejected is not None:
         part, part_phi = _chosen(request, phi, rejected)
@@ -318,7 +323,10 @@ def _backward_op(
     implementation = implementation_of(read, request, name)
     rejected = None if implementation.rejects_by_nan or not host_may_look(error) else _rejected_rows(error)
     if (
-        read == "push" and host_may_look(cotangent) and not kernels_named(name, request).weightless(request)
+        read == "push"
+        and request.m is None
+        and host_may_look(cotangent)
+        and not kernels_named(name, request).weightless(request)
     ):  # who posed this could not look at the weights of targets
         weightless = ((request.b <= 0) & (cotangent != 0)).any(-1)
         if rejected is not None:
@@ -347,7 +355,7 @@ def _shapes(read: str) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
         out = (
             request.x.new_empty(R, n)
             if read == "pull"
-            else request.x.new_empty((R, K) if read == "push" else (R, n, K), dtype=torch.float32)
+            else request.x.new_empty((R, request.m or K) if read == "push" else (R, n, K), dtype=torch.float32)
         )
         # The layout of a state is a matter of whole numbers: a program is compiled anew for each length of rows.
         m = None if request.m is None else int(request.m)

@@ -38,7 +38,8 @@ where the plan is: a pair that the plan hardly joins has a logarithm like any ot
 clearly in or clearly out, its gradient hangs on the ninth digit of k / n.
 
 **Fewer targets.** When ``m`` says so, y and b are the nodes and weights of a Gauss rule for m equal targets at
-j / (m - 1), see ``rules``, and phi is affine in y. ``last`` then holds what estimates the error of the rule: with
+j / (m - 1), see ``rules``, and phi is affine in y. What is pushed is answered at all m targets, see ``by_nodes``; they
+may be the nodes themselves, which are known to be equal then. ``last`` holds what estimates the error of a rule: with
 E_ij = p_ij / b_j and c_0 = sum_j b_j E_ij = 1, a row is off by at most about 4 max_i sum_l (sum_j b_j last_lj E_ij)^2,
 as a fraction of n.
 """
@@ -145,7 +146,10 @@ class LogPlanKernels(Kernels, Protocol):
 
 
 class RejectedRowKernels(Protocol):
-    """Of rows that others left over: slower, and good for more. They keep no state, and are able or not."""
+    """Of rows that others left over: slower, and good for more. They keep no state, and are able or not.
+
+    Sorted values are those at m default targets.
+    """
 
     def able(self, request: Request, /) -> bool: ...
 
@@ -154,3 +158,7 @@ class RejectedRowKernels(Protocol):
 
     def pull_backward(self, request: Request, phi: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
         """The cotangent of x, and the error of each row."""
+
+    def push(self, request: Request) -> tuple[Tensor, Tensor]: ...
+
+    def push_backward(self, request: Request, c: Tensor) -> tuple[Tensor, Tensor]: ...

@@ -12,6 +12,8 @@ from ..core.problem import Problem, inverse_of, met_exactly, rounding_of
 from ..core.solvers import Newton
 from ..core.squash import normalize
 from ..linear.choose import plan_for
+from ..linear.smooth import SmoothPlan
+from .compiled_plan import CompiledPlan
 from .contract import Request
 from .plan import exact_plan
 
@@ -21,17 +23,7 @@ def pulled(request: Request, phi: Tensor) -> Tensor:
     if request.m is None:
         return _plan(request).pull(phi.double().expand(len(request.x), -1)).to(request.x.dtype)
     n = request.x.shape[-1]
-    ranks = plan_for(
-        request.x,
-        reads="ranks",
-        weights=request.a,
-        num_targets=request.m,
-        eps=request.eps,
-        cost=2,
-        squash=request.squash,
-        solver=Newton(),
-        backend="rejected",
-    ).ranks()
+    ranks = _default_plan(request, "ranks").ranks()
     # phi is affine in y, and so in the rank n ((m - 1) y + 1) / m.
     slope = (phi[:, -1:] - phi[:, :1]) / (request.y[:, -1:] - request.y[:, :1])
     mean = (ranks * (request.m / n) - 1.0) / (request.m - 1)
@@ -40,7 +32,7 @@ def pulled(request: Request, phi: Tensor) -> Tensor:
 
 def pushed(request: Request) -> Tensor:
     """``Kernels.push`` in float32, differentiable in x."""
-    return _plan(request).sorted().float()
+    return (_plan(request) if request.m is None else _default_plan(request, "averages")).sorted().float()
 
 
 def logs(request: Request) -> Tensor:
@@ -54,6 +46,21 @@ def log_shares(plan: Plan) -> Tensor:
     M = (p.cost - f0.unsqueeze(-1) - g0.unsqueeze(-2)) / p.eps
     log_p = torch.log_softmax((plan.gamma + plan.log_b).unsqueeze(-2) - M, dim=-1)
     return log_p if p.inverse is None else log_p.gather(-2, p.inverse.unsqueeze(-1).expand(log_p.shape))
+
+
+def _default_plan(request: Request, reads: str) -> Plan | SmoothPlan | CompiledPlan:
+    """The plan of all values and the m default targets that the nodes stand for."""
+    return plan_for(
+        request.x,
+        reads=reads,
+        weights=request.a,
+        num_targets=request.m,
+        eps=request.eps,
+        cost=2,
+        squash=request.squash,
+        solver=Newton(),
+        backend="rejected",
+    )
 
 
 def _plan(request: Request) -> Plan:

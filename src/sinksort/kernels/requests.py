@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..core.checks import values_readable
 from ..core.costs import Cost
+from ..core.modes import tracing
 from ..core.problem import as_rows, entropy_number, like_rows
 from ..core.solvers import Solver
 from ..core.squash import Squash
@@ -21,9 +22,11 @@ from . import placed
 from .dispatch import able_of_logs, backend_for, least_of, refuse
 from .memo import ReadOut, remembered_read
 from .rows import count_of, each_target, flattener, pulled, pushed, request_of, shaper, too_fine
-from .targets import MOST_TARGETS, Targets, default_targets, membership_targets, nodes_in_place_of
+from .targets import MOST_TARGETS, Targets, default_targets, membership_targets, nodes_in_place_of, sorting_nodes
 
 _MOST_SORTED = 2048  #: targets that sorts by Numba take one by one: the longest rows that are worked on by one thread
+_FEW = 16  #: so many targets of longer rows see every value, more do by way of a grid
+_MOST_IN_GROUPS, _GROUP = 192, 16  #: values of rows that are sorted sixteen at a time if their targets are equal
 _FAINT = 1e-12  #: share of a target, of which only the reference tells from where it would get it
 
 
@@ -161,8 +164,12 @@ def sorts(
     if mask is not None:
         refuse("its kernels sort rows without padding only", backend)
         return None
-    most = _MOST_SORTED if name == "numba" else MOST_TARGETS
-    at = each_target(x, rows, dim, mask, targets, target_weights, num_targets, descending, backend, most, name)
+    at, uneven = None, targets is not None or target_weights is not None
+    if name == "numba" and not uneven:
+        at = _nodes_of_sorts(rows, num_targets, eps, squash, descending)
+    if at is None:
+        most = _MOST_SORTED if name == "numba" else MOST_TARGETS
+        at = each_target(x, rows, dim, mask, targets, target_weights, num_targets, descending, backend, most, name)
     if at is None:
         return None
     back, dtype = shaper(x, dim), x.dtype
@@ -171,8 +178,24 @@ def sorts(
         return back((out.flip(-1) if descending else out).to(dtype))
 
     weightless = weightless and target_weights is not None
-    uneven, flat = targets is not None or target_weights is not None, flattener(x, dim)
+    flat = flattener(x, dim)
     return pushed(x, rows, dim, weights, mask, at, eps, squash, name, backend, flat, shaped, weightless, uneven=uneven)
+
+
+def _nodes_of_sorts(
+    rows: Tensor, num_targets: int | None, eps: float | Tensor, squash: Squash, descending: bool
+) -> Targets | None:
+    """Nodes in place of default targets; or all targets, said to be equal, where kernels want to know that."""
+    n, m = rows.shape[-1], count_of(rows, num_targets)
+    nodes = sorting_nodes(m, entropy_number(eps), squash) if m > 1 else None
+    if nodes is not None:
+        return default_targets(n, m, nodes, descending, rows.device)
+    if tracing() or not _FEW < m <= MOST_TARGETS:
+        return None
+    in_groups = n <= _MOST_IN_GROUPS and rows.numel() >= _GROUP * n
+    if n > _MOST_SORTED or in_groups:
+        return default_targets(n, m, None, descending, rows.device)._replace(m=m)
+    return None
 
 
 @remembered_read

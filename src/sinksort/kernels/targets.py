@@ -11,11 +11,12 @@ from torch import Tensor
 
 from ..core.modes import jit_tracing, remembered, tracing, whole
 from ..core.squash import Squash
-from ..linear.rules import LAST, gauss_rule
+from ..linear.rules import LAST, MOST_READABLE, gauss_rule
 
 #: So many targets are taken one by one; where there are more, they are given by a rule or left to the reference.
 MOST_TARGETS = 128
 _VERY_FEW = 20  #: so many targets are never given by a rule
+_SORTING = 5.0  #: nodes per sqrt(eps) of sorts
 _LEAST_AS_THEY_ARE, _SPREAD_AS_THEY_ARE = 40, 8.0  #: nodes, and square of the spread, of values without a squash
 
 
@@ -72,6 +73,21 @@ def nodes_in_place_of(m: int, eps: float, name: str, squash: Squash = "sigmoid")
         padded = max(16, 1 << (3 * nodes // 2 - 1).bit_length())
         return padded if 2 * padded <= 1 << (m - 1).bit_length() else None
     return nodes if m > _VERY_FEW and m >= 1.3 * nodes else None
+
+
+def sorting_nodes(m: int, eps: float, squash: Squash = "sigmoid") -> int | None:
+    """The same for sorted values, which are read between the nodes: to Numba's kernels.
+
+    With somewhat more nodes hardly any row has to be asked twice; up to 128 only, as from there on Newton's matrix
+    costs more than that.
+
+    >>> sorting_nodes(1000, 1e-2), sorting_nodes(1000, 1e-3), sorting_nodes(60, 1e-2)
+    (56, 128, None)
+    """
+    nodes = max(nodes_for(eps), min(8 * math.ceil(_SORTING / math.sqrt(eps) / 8), MOST_TARGETS))
+    if squash is None:
+        nodes = nodes_as_they_are(eps)
+    return nodes if m > _VERY_FEW and m >= 1.3 * nodes and nodes <= MOST_READABLE * math.sqrt(m) else None
 
 
 def default_targets(n: int, m: int, nodes: int | None, descending: bool, device: torch.device) -> Targets:

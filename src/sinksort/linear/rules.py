@@ -24,6 +24,9 @@ import torch
 from torch import Tensor
 
 LAST = 6  #: how many coefficients the estimate looks at; odd and even ones may vanish by turns
+#: Nodes over the square root of the number of targets, up to which ``interpolation`` is right: of more, those near the
+#: ends are nearer to targets than double precision tells apart.
+MOST_READABLE = 7.0
 _PER_PANEL = 16  #: nodes in a panel, once there are several
 
 
@@ -42,11 +45,36 @@ def gauss_rule(m: int, K: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     >>> bool(np.isclose((weights * nodes**9).sum(), (np.arange(100.0) ** 9).mean()))
     True
     """
-    k = np.arange(1, K, dtype=float)
-    off_diagonal = np.sqrt(k**2 * (m**2 - k**2) / (4 * (4 * k**2 - 1)))
+    off_diagonal = _off_diagonal(m, K)
     jacobi = np.diag(off_diagonal, 1) + np.diag(off_diagonal, -1)  # shifted by alpha, so nodes come out symmetric
     nodes, vectors = np.linalg.eigh(jacobi)
     return nodes + (m - 1) / 2, vectors[0] ** 2, (vectors / vectors[0])[-LAST:]
+
+
+def interpolation(m: int, K: int, places: np.ndarray) -> np.ndarray:
+    """(K, places): the polynomial of degree K - 1 that is 1 at one node and 0 at the others, at places in [0, m - 1].
+
+    By the barycentric formula, whose weights are 1 / prod_k (y_j - y_k), here by logarithms: they span many decades. At
+    the targets 0, ..., m - 1 these polynomials are never large; between them they are, near the ends, if K is more than
+    about 2 sqrt(m).
+
+    >>> nodes, _, _ = gauss_rule(100, 5)
+    >>> bool(np.allclose(nodes**4 @ interpolation(100, 5, np.arange(100.0)), np.arange(100.0) ** 4))
+    True
+    """
+    nodes, _, _ = gauss_rule(m, K)
+    apart = np.abs(nodes[:, None] - nodes) + np.eye(K)
+    logs = -np.log(apart).sum(-1)
+    weights = np.exp(logs - logs.max()) * (-1.0) ** np.arange(K)
+    off = places - nodes[:, None]
+    off[off == 0.0] = 1e-300
+    shares = weights[:, None] / off
+    return np.asarray(shares / shares.sum(0))
+
+
+def _off_diagonal(m: int, K: int) -> np.ndarray:
+    k = np.arange(1, K, dtype=float)
+    return np.asarray(np.sqrt(k**2 * (m**2 - k**2) / (4 * (4 * k**2 - 1))))
 
 
 @dataclass(frozen=True)

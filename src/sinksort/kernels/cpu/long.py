@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from ...linear.rules import gauss_rule
-from ..contract import Answer, Request, in_tensors, of_rows, some_rows
+from .. import by_nodes
+from ..contract import Answer, Request, State, in_tensors, of_rows, some_rows
 from . import rows as short_rows
 from .engine.blocks import ARCTAN, BFLOAT16, FLOAT16, FLOAT32, IDENTITY, SIGMOID, Array, Rows
 from .engine.potentials import DONE, SEARCH
@@ -28,6 +29,7 @@ from .engine.values import (
     HIGH,
     INFINITE,
     LOW,
+    MEAN,
     NODES,
     OTHER_ERROR,
     POISONED,
@@ -196,6 +198,8 @@ def _pull_by_rules_backward(request: Request, phi: Tensor, state: Tensor, w: Ten
 
 
 def push(request: Request) -> Answer:
+    if request.m is not None:
+        return short_rows.push(request) if _moderate(request) else _push_by_nodes(request)
     read_out = _read_out(request)
     state = _solved(read_out)
     out = torch.empty(read_out.R, read_out.K, dtype=torch.float32, device="cpu")
@@ -214,7 +218,12 @@ def push(request: Request) -> Answer:
     return _answer(out, state)
 
 
-def push_backward(request: Request, state: Tensor, c: Tensor) -> Tensor:
+def push_backward(request: Request, state: State, c: Tensor) -> Tensor:
+    if request.m is not None:
+        if _moderate(request):
+            return short_rows.push_backward(request, state, c)
+        return by_nodes.push_backward(request, state, c, _push_on_grid, _push_on_grid_backward, _records)
+    state = state if isinstance(state, Tensor) else torch.from_numpy(state)
     b = request.b.double().expand(c.shape)
     infinite = state[:, INFINITE : INFINITE + 1] != 0  # an infinite average has no gradient
     phi = torch.where((b > 0) & ~infinite, c.double() / b, 0.0)
@@ -377,7 +386,7 @@ def _pull_on_grid(request: Request, phi: Tensor) -> Answer:
         rejected = []
         for index, cells in _groups(todo, state[:, CELLS], 32 * pieces):
             moments = np.empty((len(index), pieces, cells, 4))
-            run(grid.spread, len(index) * pieces, 3.0 * len(index) * n, rows, index, state, _NONE, moments)
+            run(grid.spread, len(index) * pieces, 3.0 * len(index) * n, rows, index, state, _NONE, False, moments)
             run(grid.solve, len(index), small * cells * len(index), index, state, moments, read_out.y, read_out.b,
                 levels,
                 ends, read_out.eps)  # fmt: skip
@@ -401,20 +410,68 @@ def _refined(index: np.ndarray, state: np.ndarray) -> np.ndarray:
     return rejected
 
 
-def _pull_on_grid_backward(request: Request, phi: Tensor, state: np.ndarray, w: Tensor) -> Tensor:
+def _push_by_nodes(request: Request) -> Answer:
+    out, state, error = in_tensors(by_nodes.push(request, _push_on_grid, _records))
+    infinite = state[:, INFINITE]
+    if infinite.any():
+        out = torch.where((infinite != 0).unsqueeze(-1), infinite.unsqueeze(-1).float(), out)
+    return Answer(out, state, error)
+
+
+def _push_on_grid(request: Request) -> Answer:
+    """What nodes receive, (R, K), in units of the standardised rows."""
     read_out = _read_out(request)
     rows, n, pieces = read_out.rows, read_out.rows.n, read_out.rows.pieces
-    carried, levels = _array(w), _wide(phi)
+    state, out = _surveyed(read_out), np.empty((read_out.R, read_out.K))
+    ends = np.zeros((1, 0, read_out.K)) if request.last is None else _wide(request.last)
+    grid.lay_grid(0, read_out.R, state, read_out.eps)
+    todo = np.arange(read_out.R)
+    while len(todo):
+        rejected = []
+        for index, cells in _groups(todo, state[:, CELLS], 64 * pieces):
+            moments = np.empty((len(index), pieces, cells, 8))
+            run(grid.spread, len(index) * pieces, 4.0 * len(index) * n, rows, index, state, _NONE, True, moments)
+            run(grid.solve_push, len(index), 3.0 * read_out.K**2 * cells * len(index), index, state, moments,
+                read_out.y,
+                read_out.b, ends, read_out.eps, out)  # fmt: skip
+            rejected.append(_refined(index, state))
+        todo = np.concatenate(rejected)
+    out[state[:, POISONED] > 0] = np.nan
+    return _answer(torch.from_numpy(out.astype(np.float32)), state)
+
+
+def _push_on_grid_backward(request: Request, state: State, c: Tensor) -> Tensor:
+    known = np.ascontiguousarray(state) if isinstance(state, np.ndarray) else state.contiguous().numpy()
+    b = request.b.double()
+    infinite = torch.from_numpy(known[:, INFINITE : INFINITE + 1]) != 0  # an infinite average has no gradient
+    phi = torch.where((b > 0) & ~infinite, c.double() / b, 0.0)
+    return _on_grid_backward(request, phi, known, None)
+
+
+def _records(_request: Request, state: State) -> by_nodes.Records:
+    known = state if isinstance(state, np.ndarray) else state.numpy()
+    return by_nodes.Records(known.reshape(-1), np.arange(len(known)) * known.shape[1] + MEAN, NODES - MEAN)
+
+
+def _pull_on_grid_backward(request: Request, phi: Tensor, state: np.ndarray, w: Tensor) -> Tensor:
+    return _on_grid_backward(request, phi, state, w)
+
+
+def _on_grid_backward(request: Request, phi: Tensor, state: np.ndarray, w: Tensor | None) -> Tensor:
+    """From the cotangents w of what was pulled; or from phi alone, of what was pushed."""
+    read_out = _read_out(request)
+    rows, n, pieces, own = read_out.rows, read_out.rows.n, read_out.rows.pieces, w is None
+    carried, levels, columns = _NONE if w is None else _array(w), _wide(phi), 12 if own else 8
     out = torch.empty_like(request.x, memory_format=torch.contiguous_format)
     wide = out if out.dtype == torch.float32 else torch.empty_like(out, dtype=torch.float32)
     g, answers = _array(wide), _array(out)
     small = 2.0 * read_out.y.shape[1] ** 2
-    for index, cells in _groups(np.arange(read_out.R), state[:, CELLS], 64 * pieces):
-        moments, sums = np.empty((len(index), pieces, cells, 8)), np.empty((len(index), pieces, 2))
+    for index, cells in _groups(np.arange(read_out.R), state[:, CELLS], 8 * columns * pieces):
+        moments, sums = np.empty((len(index), pieces, cells, columns)), np.empty((len(index), pieces, 2))
         tasks, values = len(index) * pieces, len(index) * n
-        run(grid.spread, tasks, 4.0 * values, rows, index, state, carried, moments)
+        run(grid.spread, tasks, 4.0 * values, rows, index, state, carried, own, moments)
         run(grid.solve_backward, len(index), small * cells * len(index), index, state, moments, read_out.y, read_out.b,
-            levels, read_out.eps)  # fmt: skip
-        run(grid.read_backward, tasks, 4.0 * values, rows, index, state, moments, carried, g, sums)
+            levels, read_out.eps, own)  # fmt: skip
+        run(grid.read_backward, tasks, 4.0 * values, rows, index, state, moments, carried, own, g, sums)
         run(finish, tasks, 1.0 * values, rows, index, state, sums, g, answers)
     return out

@@ -11,7 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..contract import Request
+from ..contract import Request, in_tensors
+from ..targets import default_targets
+from . import rows
 from .engine.maths import F32
 from .engine.threads import run
 from .rows import flat, inputs, like, step
@@ -37,6 +39,23 @@ def pull(request: Request, phi: Tensor) -> tuple[Tensor, Tensor]:
 def pull_backward(request: Request, phi: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
     """The cotangent of x, and errors."""
     return _answered(request, phi, w)
+
+
+def push(request: Request) -> tuple[Tensor, Tensor]:
+    """Sorted values, from all targets in double precision: answers and errors."""
+    out, _, error = in_tensors(rows.push(_of_all_targets(request)))
+    return out, error
+
+
+def push_backward(request: Request, c: Tensor) -> tuple[Tensor, Tensor]:
+    whole = _of_all_targets(request)
+    _, state, error = in_tensors(rows.push(whole))
+    return rows.push_backward(whole, state, c.float()), error
+
+
+def _of_all_targets(request: Request) -> Request:
+    at = default_targets(request.x.shape[-1], request.m or request.y.shape[-1], None, False, request.x.device)
+    return request._replace(y=at.y, b=at.b, m=None, last=None, prepared=None)
 
 
 def _answered(request: Request, phi: Tensor, w: Tensor | None) -> tuple[Tensor, Tensor]:

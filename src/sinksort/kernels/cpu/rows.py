@@ -14,20 +14,25 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from .. import by_nodes
 from ..contract import Answer, Request, State
 from ..dispatch import has_two_targets, least_eps, least_of, sharp
 from .engine.maths import F32, F64, SQUASH_CODES
+from .engine.sources import padded
 from .engine.threads import run
+from .lanes.band_push import many_push_backward, push_band
 from .lanes.band_rows import MOST_IN_BAND, band_backward, band_layout, pull_band
 from .lanes.plan import MOST_IN_LANES
 from .lanes.rows import lanes_state, pull_lanes, push_lanes
 from .lanes.rows_backward import lanes_backward
 from .row.all_targets import pull_ruled, ruled_backward
 from .row.log_plan import logs_rows, logs_rows_backward, logs_state
-from .row.solve import push_rows
-from .row.work import SAVED, state_size
+from .row.push import push_rows
+from .row.solve import rows_backward
+from .row.work import NODES, SAVED, state_size
 from .sort.rows import push_sorted, sorted_backward
 from .thresholds.read import SIZE, pull_thresholds, push_thresholds, threshold_backward
 from .thresholds.sums import MOST_THRESHOLDS
@@ -80,6 +85,13 @@ def pull(request: Request, phi: Tensor) -> Answer:
 
 
 def push(request: Request) -> Answer:
+    if _by_nodes(request):
+        return by_nodes.push(request, _push_at_nodes, _records)
+    return _push_at_nodes(request._replace(m=None))
+
+
+def _push_at_nodes(request: Request) -> Answer:
+    """``push``; of a rule what its nodes receive, in units of the standardised row."""
     x, call = request.x, _prepared(_push_launch, request, request.y)
     out, state, error = _answers((x.shape[0], request.y.shape[-1]), call)
     run(call.kernel, call.tasks, call.work, flat(x), *call.args, out.reshape(-1), state.reshape(-1), error)
@@ -93,7 +105,44 @@ def pull_backward(request: Request, phi: Tensor, state: State, w: Tensor) -> Ten
     return _backward(request, call, call.args, state, flat(w))
 
 
+def _records(request: Request, state: State) -> by_nodes.Records:
+    R, K, many = len(state), request.y.shape[-1], _in_groups(request)
+    kept = _kept(state)
+    at = _places_of_records(R, request.x.shape[-1], K, _whole(request.m), len(kept) // max(R, 1), many)
+    return by_nodes.Records(kept.view(np.float64), at, NODES)
+
+
+@functools.lru_cache(maxsize=64)
+def _places_of_records(R: int, n: int, K: int, m: int, size: int, many: bool) -> NDArray[np.int64]:
+    rows = np.arange(R)
+    at: NDArray[np.int64] = rows * (size // 2) + padded(K)
+    if many:
+        layout = band_layout(n, K, m)
+        lanes = (rows // 16 * 16 * size + 16 * layout.lanes + rows % 16 * layout.other) // 2
+        at = np.where(rows < R // 16 * 16, lanes, at)
+    return at
+
+
+def _by_nodes(request: Request) -> bool:
+    """Whether a sort is read between nodes, or of all targets known to be equal by kernels that want to know that."""
+    return request.m is not None and (
+        request.m != request.y.shape[-1] or request.x.shape[-1] > MOST_IN_BAND or _in_groups(request)
+    )
+
+
+def _in_groups(request: Request) -> bool:
+    """Whether sorts go sixteen rows at a time. All rows share their eps there."""
+    one_eps = not isinstance(request.eps, Tensor)
+    return one_eps and request.x.shape[0] >= 16 and _in_band(request, request.y)
+
+
 def push_backward(request: Request, state: State, c: Tensor) -> Tensor:
+    if _by_nodes(request):
+        return by_nodes.push_backward(request, state, c, _push_at_nodes, _push_at_nodes_backward, _records)
+    return _push_at_nodes_backward(request._replace(m=None), state, c)
+
+
+def _push_at_nodes_backward(request: Request, state: State, c: Tensor) -> Tensor:
     call = _prepared(_push_backward_launch, request, c)
     return _backward(request, call, (*call.args[:_LEVELS], flat(c), *call.args[_LEVELS + 1 :]), state, _NOTHING)
 
@@ -202,7 +251,11 @@ def _push_kernel(request: Request) -> _Launch:
         return _Launch(push_lanes, (R + 15) // 16, work, (a, y, b, eps, n, K, squash, steps))
     if _by_sums(K, request.m):
         return _Launch(push_thresholds, R, work, (a, y, *_exact(request), eps, n, K, squash, steps))
-    return _Launch(push_rows, R, work, (a, y, b, eps, n, K, squash, steps))
+    last, m = _NOTHING if request.last is None else flat(request.last), request.m or 0
+    if m > 0 and _in_groups(request):
+        return _Launch(push_band, (R + 15) // 16, work, (a, y, b, last, eps, n, K, m, squash, steps))
+    steps = (steps[0], 0, 0 if request.last is None else step(request.last), *steps[3:])
+    return _Launch(push_rows, R, work, (a, y, b, last, eps, n, K, m, squash, steps))
 
 
 def _backward_kernel(request: Request, phi: Tensor, push: bool) -> _Launch:
@@ -221,6 +274,11 @@ def _backward_kernel(request: Request, phi: Tensor, push: bool) -> _Launch:
         return _Launch(lanes_backward, groups, work, (a, y, b, levels, eps, n, K, *how))
     if _by_sums(K, request.m):
         return _Launch(threshold_backward, R, work, (a, y, _exact(request)[0], levels, eps, n, K, *how))
+    if push and request.m is not None and _in_groups(request):
+        args = (a, y, b, levels, eps, n, K, request.m, squash, how[2])
+        return _Launch(many_push_backward, groups, work, args)
+    if push:
+        return _Launch(rows_backward, R, work, (a, y, b, levels, eps, n, K, False, _columns(request), *how))
     return _Launch(ruled_backward, R, work, (a, y, b, levels, eps, n, K, m, *how))
 
 

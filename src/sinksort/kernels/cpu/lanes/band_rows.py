@@ -40,11 +40,11 @@ U, S, Z, TENSION, LAM, PHI, INV, GUESS = range(8)  # rows of Many.k32, each of t
 BEST, BEFORE, AFTER, LO, HI, NEAR_LO, NEAR_HI, ENDS = range(8)  # rows of Many.table
 
 MOST_IN_BAND = 192  #: the longest rows that are worked on here
-_WIDTH = 60  #: how many targets a target is joined with in the matrix that is kept
-_SOFT = np.float32(0.5)  #: least share of the weight that is not where the hard sort puts it
+WIDTH = 60  #: how many targets a target is joined with in the matrix that is kept
+SOFT_ENOUGH = np.float32(0.5)  #: least share of the weight that is not where the hard sort puts it
 _LEFT = np.float32(0.02)  #: least share of a gradient in its parts when they were known but for a guess
 _STEADY = np.float32(0.3)  #: change from value to value, beside its size, of a cotangent that grows along the row
-_LARGEST_LOGIT, _ROUNDING = 1e9, np.float32(1e-6)
+LARGEST_LOGIT, _ROUNDING = 1e9, np.float32(1e-6)
 _ANSWERED, _OF_OTHERS, _NAN = np.float32(0.0), np.float32(1.0), np.float32(2.0)
 _Steps = tuple[int, int, int, int, int]
 
@@ -64,7 +64,7 @@ class Layout(NamedTuple):
 @jit
 def band_layout(n: int, K: int, m: int) -> Layout:
     KP = (K + 3) // 4 * 4
-    width = min(KP, _WIDTH)
+    width = min(KP, WIDTH)
     inv, W = 16 * KP, 32 * KP
     order = W + 16 * KP * width
     flag = order + 16 * n
@@ -136,7 +136,7 @@ def _evenly(y: F32, K: int) -> bool:
 
 
 @jit_no_refcount
-def _sort(xs: F32, index: F32, n: int) -> None:
+def sort_lanes(xs: F32, index: F32, n: int) -> None:
     """Sorts each lane of xs, and takes ``index`` along: Batcher's odd-even merge sort, whose exchanges are fixed."""
     run, bits = 1, 1
     while run < n:
@@ -157,7 +157,7 @@ def _sort(xs: F32, index: F32, n: int) -> None:
 
 
 @jit_no_refcount
-def _places(k: BandShape, n: int, squash: int, eps: F32, of_eps: int) -> None:
+def place_lanes(k: BandShape, n: int, squash: int, eps: F32, of_eps: int) -> None:
     """Places of the values in XS, and t. ``of_eps``: 1 if each row has an eps of its own, else 0."""
     lane_places(k.n32[XS], k.n32[MASS], n, squash, k.ends[0], k.ends[1], k.at, k.moments)
     for lane in range(16):
@@ -182,7 +182,7 @@ def _balance(weight: F32, n: int) -> None:
 
 
 @jit_no_refcount
-def _plan(k: BandShape, n: int, K: int, width: int) -> None:
+def plan_lanes(k: BandShape, n: int, K: int, width: int) -> None:
     """Band and G from the places in ``t``."""
     N, KP, table = len(k.t) // 16, len(k.y), k.table
     band_staircase(k.t, k.y, K, KP, table[BEFORE], table[AFTER], k.h)
@@ -205,7 +205,7 @@ def _pull(k: BandShape, begin: int, end: int, x: F32, a: F32, y: F32, b: F32, ph
           K: int,
           m: int, squash: int, steps: _Steps, out: F32, state: F32, errors: F32) -> None:  # fmt: skip
     at, N, KP, R = band_layout(n, K, m), (n + 3) // 4 * 4, (K + 3) // 4 * 4, len(errors)
-    width, of_eps, lasts = min(KP, _WIDTH), steps[3], LASTS if len(last) > 0 else 0
+    width, of_eps, lasts = min(KP, WIDTH), steps[3], LASTS if len(last) > 0 else 0
     table, integers = k.table, state.view(np.int32)
     for group in range(begin, end):
         first, base = 16 * group, 16 * group * at.size
@@ -223,11 +223,11 @@ def _pull(k: BandShape, begin: int, end: int, x: F32, a: F32, y: F32, b: F32, ph
             flags[lane] = _NAN if nan else _ANSWERED
         for i in range(n):
             store(k.n32[INDEX], 16 * i, splat(float(i)))
-        _sort(k.n32[XS], k.n32[INDEX], n)
+        sort_lanes(k.n32[XS], k.n32[INDEX], n)
         for i in range(16 * n):
             orders[i] = k.n32[INDEX, i]
-        _places(k, n, squash, eps[of_eps * first :], of_eps)
-        _plan(k, n, K, width)
+        place_lanes(k, n, squash, eps[of_eps * first :], of_eps)
+        plan_lanes(k, n, K, width)
         u, flow, error, read = state[base:], k.one[0], k.one[1], k.n32[COV]
         band_newton(k.G, n, N, K, KP, table[BEST], table[LO], table[HI], table[NEAR_LO], table[NEAR_HI], k.b,
                     table[ENDS], width, k.Q, state[base + at.W :], state[base + at.inv :], u, k.n32[V], k.k32[S],
@@ -240,7 +240,7 @@ def _pull(k: BandShape, begin: int, end: int, x: F32, a: F32, y: F32, b: F32, ph
                 answer[:], errors[row] = np.nan, 0.0
                 continue
             farthest = max(abs(k.t[lane]), abs(k.t[16 * n - 16 + lane]))
-            if not (error[lane] <= ACCEPTED and flow[lane] > _SOFT and farthest < _LARGEST_LOGIT):
+            if not (error[lane] <= ACCEPTED and flow[lane] > SOFT_ENOUGH and farthest < LARGEST_LOGIT):
                 flags[lane] = _OF_OTHERS
                 _by_others(row, x, a, y, b, phi, last, eps, n, K, m, squash, steps, out,
                            state[base + 16 * at.lanes + lane * at.other :], errors)  # fmt: skip
@@ -273,7 +273,7 @@ def _backward(k: BandShape, begin: int, end: int, x: F32, a: F32, y: F32, b: F32
               m: int,
               squash: int, push: bool, steps: _Steps, w: F32, grad: F32, state: F32) -> None:  # fmt: skip
     at, N, KP, R = band_layout(n, K, m), (n + 3) // 4 * 4, (K + 3) // 4 * 4, len(grad) // n
-    width, of_eps, integers = min(KP, _WIDTH), steps[3], state.view(np.int32)
+    width, of_eps, integers = min(KP, WIDTH), steps[3], state.view(np.int32)
     best, lo, hi = k.table[BEST], k.table[LO], k.table[HI]
     v, mass, weight, cov, left = k.n32[V], k.n32[MASS], k.n32[WEIGHT], k.n32[COV], k.n32[LEFT]
     for j in range(K):
@@ -292,8 +292,8 @@ def _backward(k: BandShape, begin: int, end: int, x: F32, a: F32, y: F32, b: F32
                 k.n32[XS, 16 * i + lane] = x[o] if x[o] == x[o] else np.float32(0.0)
                 weight[16 * i + lane] = w[o] * here
         _balance(weight, n)
-        _places(k, n, squash, eps[of_eps * first :], of_eps)
-        _plan(k, n, K, width)
+        place_lanes(k, n, squash, eps[of_eps * first :], of_eps)
+        plan_lanes(k, n, K, width)
         u, W, inv = state[base : base + at.inv], state[base + at.W :], state[base + at.inv :]
         band_rows_of(k.G, N, KP, lo, hi, u, v)
         lost = k.one[1]
@@ -315,7 +315,7 @@ def _backward(k: BandShape, begin: int, end: int, x: F32, a: F32, y: F32, b: F32
                 store(cov, i, select(again, load(left, i), load(cov, i)))
         for lane in range(16):
             if lost[lane] > 0.0:
-                _carefully(k, lane, n, b, phi, K, np.float64(eps[of_eps * (first + lane)]), u)
+                carefully(k, lane, n, b, phi, K, np.float64(eps[of_eps * (first + lane)]), u)
         lane_places_backward(k.n32[XS], mass, k.at, n, squash, k.moments, k.ends[2], cov)
         for lane in range(16):
             row = first + lane
@@ -343,6 +343,23 @@ def _grows_along(weight: F32, n: int) -> bool:
 
 
 @jit_no_refcount
+def multipliers(k: BandShape, n: int, K: int, u: F32, W: F32, width: int, inv: F32) -> None:
+    """LAM = L^+ TENSION, by the matrix that is kept, or one without anything left out."""
+    N, KP, best, lo, hi = len(k.t) // 16, len(k.y), k.table[BEST], k.table[LO], k.table[HI]
+    v, mass, table = k.n32[V], k.n32[MASS], k.table
+    band_ends(table[NEAR_LO], table[NEAR_HI], N // 4, KP, width, table[ENDS])
+    if band_refined(k.G, N, K, KP, best, lo, hi, u, v, mass, k.k32[TENSION], W, width, table[ENDS], inv, k.k32[Z],
+                    k.k32[LAM]):  # fmt: skip
+        return
+    band_ends(lo, hi, N // 4, KP, KP, table[ENDS])
+    band_edges(k.G, n, N, KP, lo, hi, u, v, table[ENDS], KP, k.Q, k.W)
+    k.one[0, :] = 1.0
+    band_eliminate(k.W, KP, KP, table[ENDS], k.b, k.one[0], k.k32[INV])
+    band_refined(k.G, N, K, KP, best, lo, hi, u, v, mass, k.k32[TENSION], k.W, KP, table[ENDS], k.k32[INV], k.k32[Z],
+                 k.k32[LAM])  # fmt: skip
+
+
+@jit_no_refcount
 def _undone(k: BandShape, n: int, K: int, width: int, u: F32, W: F32, inv: F32, along: F32, least: float,
             lost: F32) -> None:  # fmt: skip
     """What is left of ``along``, the covariance of what is pulled, when potentials have undone its tensions.
@@ -350,16 +367,8 @@ def _undone(k: BandShape, n: int, K: int, width: int, u: F32, W: F32, inv: F32, 
     The result is the cotangent of x~. lost  OUT  1 in rows of which too much cancelled
     """
     N, KP, best, lo, hi = len(k.t) // 16, len(k.y), k.table[BEST], k.table[LO], k.table[HI]
-    v, mass, cov_2, table = k.n32[V], k.n32[MASS], k.n32[COV_2], k.table
-    band_ends(table[NEAR_LO], table[NEAR_HI], N // 4, KP, width, table[ENDS])
-    if not band_refined(k.G, N, K, KP, best, lo, hi, u, v, mass, k.k32[TENSION], W, width, table[ENDS], inv,
-                        k.k32[Z], k.k32[LAM]):  # fmt: skip
-        band_ends(lo, hi, N // 4, KP, KP, table[ENDS])
-        band_edges(k.G, n, N, KP, lo, hi, u, v, table[ENDS], KP, k.Q, k.W)
-        k.one[0, :] = 1.0
-        band_eliminate(k.W, KP, KP, table[ENDS], k.b, k.one[0], k.k32[INV])
-        band_refined(k.G, N, K, KP, best, lo, hi, u, v, mass, k.k32[TENSION], k.W, KP, table[ENDS], k.k32[INV],
-                     k.k32[Z], k.k32[LAM])  # fmt: skip
+    v, mass, cov_2 = k.n32[V], k.n32[MASS], k.n32[COV_2]
+    multipliers(k, n, K, u, W, width, inv)
     band_covariances(k.G, N, KP, best, lo, hi, u, v, k.k32[LAM], k.y, k.n32[MEAN], cov_2)
     parts, whole, per_eps = splat(0.0), splat(0.0), narrow(load64(k.ends[3], 0))
     for i in range(0, 16 * n, 16):
@@ -380,7 +389,7 @@ def _by_others_backward(row: int, x: F32, a: F32, y: F32, b: F32, phi: F32, eps:
 
 
 @jit
-def _carefully(k: BandShape, lane: int, n: int, b: F32, phi: F32, K: int, eps: float, u: F32) -> None:
+def carefully(k: BandShape, lane: int, n: int, b: F32, phi: F32, K: int, eps: float, u: F32) -> None:
     """The cotangent of x~ of one row once more."""
     out = np.empty(n, np.float32)
     double_backward(k.at[lane::16].copy(), k.n32[MASS, lane::16].copy(), n, k.n32[WEIGHT, lane::16].copy(), k.y,

@@ -19,6 +19,8 @@ _ROUNDING = np.float32(1e-6)
 _RIDGE, _CUT = 1e-22, 60.0  #: as in single precision, but with its digits
 _STEPS, _CLOSE = 8, 1e-6  #: of Newton, and when the last of them is small enough
 CANCELLED = np.float32(0.1)  #: a gradient smaller than this share of its parts has lost too many digits
+#: The same of sorts, of which a value and the average that it is part of cancel, but also reach the answer directly.
+CANCELLED_OF_SORTS = np.float32(1e-3)
 
 
 @jit
@@ -175,13 +177,13 @@ def balanced(w: F32, aw: F32, n: int, out: F32) -> None:
 
 
 @jit
-def along_places(w: F32, aw: F32, cov: F32, cov_2: F32, N: int, eps: float, out: F32) -> bool:
-    """The cotangent of x~, (2 / eps) (w cov - a cov_2); returns whether too much of it cancelled."""
+def along_places(w: F32, aw: F32, cov: F32, cov_2: F32, N: int, eps: float, least: float, out: F32) -> bool:
+    """The cotangent of x~, (2 / eps) (w cov - a cov_2); returns whether less than a share ``least`` is left."""
     parts, whole, per_eps = splat(0.0), splat(0.0), np.float32(2.0 / eps)
     for i in range(0, N, 16):
         part = load(w, i) * load(cov, i)
         along = part - load(aw, i) * load(cov_2, i)
         parts, whole = larger(parts, size_of(part)), larger(whole, size_of(along))
         store(out, i, along * per_eps)
-    cancelled: bool = highest(whole) < CANCELLED * highest(parts)
+    cancelled: bool = highest(whole) < np.float32(least) * highest(parts)
     return cancelled

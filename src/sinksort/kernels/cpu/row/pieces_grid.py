@@ -34,8 +34,10 @@ from ..engine.values import (
     HEAD,
     HIGH,
     LOW,
+    MEAN,
     OTHER_ERROR,
     POISONED,
+    SCALE,
     SHARE,
     WIDTH,
     from_z,
@@ -49,6 +51,7 @@ _OCCUPIED = 1e-30  # a value without weight leaves a trace in its cell
 _SOURCES = 1e4  # in the place of n, when sources are nodes: see ``row.pieces_solve``
 _REMAINDER = 9.0 / 384.0  # of cubic interpolation, see ``grid.Grid.remainder``
 _CHUNK = 64
+_PEAK = 1.0  # of polynomials where all of them add up, over their largest: see ``by_nodes``
 
 
 @jit
@@ -74,11 +77,12 @@ def _in_cells(x: np.ndarray, count: int, head: np.ndarray) -> None:
 
 @jit
 def spread(
-    first: int, last: int, rows: Rows, index: np.ndarray, state: np.ndarray, carried: Array, moments: np.ndarray
-) -> None:
+    first: int, last: int, rows: Rows, index: np.ndarray, state: np.ndarray, carried: Array, own: bool,
+    moments: np.ndarray,
+) -> None:  # fmt: skip
     """Moments of the cells, from 0 to 3: those of the weights, and of what the values carry if there are 8 columns.
 
-    moments: (slots, pieces, cells, 4 or 8).
+    moments: (slots, pieces, cells, 4, 8 or 12). ``own``: what they carry is what they are, standardised, times weight.
     """
     values, x, a, w = np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK)
     weighted, carrying = rows.weights.single.size > 0, moments.shape[3] > 4
@@ -97,7 +101,10 @@ def spread(
             _in_cells(x, count, head)
             if weighted:
                 load_weights(rows, r, at, count, a)
-            if carrying:
+            if carrying and own:
+                load_weights(rows, r, at, count, a)
+                own_values(values, a, count, head, w)
+            elif carrying:
                 load(carried, r, at, count, w)
             if not weighted and not carrying:
                 for i in range(count):
@@ -124,6 +131,15 @@ def spread(
                     cell[5] += w[i] * t
                     cell[6] += w[i] * t * t
                     cell[7] += w[i] * t * t * t
+
+
+@jit
+def own_values(values: np.ndarray, a: np.ndarray, count: int, head: np.ndarray, out: np.ndarray) -> None:
+    """What the values of a block carry to the targets of a sort; infinite ones nothing, as ``INFINITE`` has them."""
+    mean, scale = head[MEAN], head[SCALE]
+    for i in range(count):
+        z = (values[i] - mean) * scale
+        out[i] = a[i] * z if abs(z) < math.inf else 0.0
 
 
 @jit
@@ -251,6 +267,85 @@ def solve(
 
 
 @jit
+def solve_push(
+    first: int, last: int, index: np.ndarray, state: np.ndarray, moments: np.ndarray, y: np.ndarray, b: np.ndarray,
+    ends: np.ndarray, eps: np.ndarray, out: np.ndarray,
+) -> None:  # fmt: skip
+    """``solve``, and what the nodes of the rule receive of what the values carry, into out (R, K)."""
+    K = y.shape[1]
+    p, work, x = np.empty((K, _CHUNK)), np.empty((2, _CHUNK)), np.empty(_CHUNK)
+    sums, fourth = np.empty((K, 6)), np.empty(_CHUNK)
+    for slot in range(first, last):
+        r = index[slot]
+        head, cells, z = state[r], int(state[r, CELLS]), out[r]
+        if cells == 0:
+            solve(slot, slot + 1, index, state, moments, y, b, y, ends, eps)
+            for j in range(K):
+                z[j] = 0.0
+            continue
+        in_cells = _gathered(moments[slot], cells)
+        moments[slot, 1:] = 0.0
+        masses, carried = _masses(in_cells, 0, cells, head[SHARE]), _masses(in_cells, 4, cells, head[SHARE])
+        solve(slot, slot + 1, index, state, moments, y, b, y, ends, eps)
+        d, c, nodes = slopes_of(y[r if len(y) > 1 else 0], eps[r], K), head[HEAD : HEAD + K], cells + 3
+        sums[:] = 0.0
+        for start in range(0, nodes, _CHUNK):
+            size = min(_CHUNK, nodes - start)
+            for i in range(size):
+                x[i] = head[LOW] + (start + i - 1) * head[WIDTH]
+            plan_of(x, size, c, d, K, p, work)
+            for j in range(K):
+                _add_averages(p[j], carried[start:], masses[start:], size, fourth, sums[j])
+        b_r, ends_r = b[r if len(b) > 1 else 0], ends[r if len(ends) > 1 else 0]
+        low, high, off_grid, off_rule = math.inf, -math.inf, 0.0, 0.0
+        for j in range(K):
+            z[j] = sums[j, 0] / b_r[j] if b_r[j] > 0 else 0.0
+            low, high = min(low, z[j]), max(high, z[j])
+        for j in range(K):
+            level = sums[j, 0] / b_r[j] if b_r[j] > 0 else 0.0
+            signed = abs(sums[j, 1] - level * sums[j, 2])
+            square = sums[j, 3] - 2.0 * level * sums[j, 4] + level * level * sums[j, 5]
+            off = signed + 2.0 * math.sqrt(max(square, 0.0))
+            off_grid = max(off_grid, off / b_r[j] if b_r[j] > 0 else 0.0)
+        for line in range(len(ends_r)):
+            coefficient = 0.0
+            for j in range(K):
+                coefficient += b_r[j] * ends_r[line, j] * z[j]
+            off_rule += abs(coefficient)
+        if high > low:
+            off_rule *= _PEAK * math.sqrt(2.0 * K + 1.0) / (high - low)
+            head[GRID_ERROR] = max(head[GRID_ERROR], 3.0 * _REMAINDER * off_grid / (high - low))
+            head[OTHER_ERROR] = max(head[OTHER_ERROR], off_rule)
+
+
+@jit_reassociate
+def _add_averages(p: np.ndarray, carried: np.ndarray, masses: np.ndarray, count: int, fourth: np.ndarray,
+                  sums: np.ndarray) -> None:  # fmt: skip
+    """What a target gets, and how far cubics are off there: sums and squares of fourth differences, to be put together.
+
+    Of chunks those differences count that are all inside: nearly all of them.
+    """
+    total = off_carried = off_masses = squares = products = squares_of_masses = 0.0
+    for i in range(count):
+        total += carried[i] * p[i]
+    for i in range(2, count - 2):
+        fourth[i] = p[i - 2] - 4.0 * p[i - 1] + 6.0 * p[i] - 4.0 * p[i + 1] + p[i + 2]
+    for i in range(2, count - 2):
+        with_carried, with_masses = carried[i] * fourth[i], masses[i] * fourth[i]
+        off_carried += with_carried
+        off_masses += with_masses
+        squares += with_carried * with_carried
+        products += with_carried * with_masses
+        squares_of_masses += with_masses * with_masses
+    sums[0] += total
+    sums[1] += off_carried
+    sums[2] += off_masses
+    sums[3] += squares
+    sums[4] += products
+    sums[5] += squares_of_masses
+
+
+@jit
 def read(
     first: int, last: int, rows: Rows, index: np.ndarray, state: np.ndarray, polynomials: np.ndarray, out: Array
 ) -> None:
@@ -279,9 +374,12 @@ def read(
 @jit
 def solve_backward(
     first: int, last: int, index: np.ndarray, state: np.ndarray, moments: np.ndarray, y: np.ndarray, b: np.ndarray,
-    phi: np.ndarray, eps: np.ndarray,
+    phi: np.ndarray, eps: np.ndarray, own: bool,
 ) -> None:  # fmt: skip
-    """The polynomials of (2 / eps) Cov(phi, y) and (2 / eps) Cov(lambda, y), in the place of moments (of 8 columns)."""
+    """The polynomials of (2 / eps) Cov(phi, y) and (2 / eps) Cov(lambda, y), in the place of moments (of 8 columns).
+
+    Of what values carry on their ``own`` there are 12 columns, and the mean of phi comes last.
+    """
     K = y.shape[1]
     p, work, x = np.empty((K, _CHUNK)), np.empty((2, _CHUNK)), np.empty(_CHUNK)
     s, S, t = np.empty(K), np.empty((K, K)), np.empty(K)
@@ -295,8 +393,10 @@ def solve_backward(
         d, c = slopes_of(y_r, eps[r], K), head[HEAD : HEAD + K]
         in_cells = _gathered(moments[slot], cells)
         masses, carried = _masses(in_cells, 0, cells, head[SHARE]), _masses(in_cells, 4, cells, 1.0)
+        if own:
+            carried *= head[SHARE]
         nodes = cells + 3
-        F = np.empty((2, nodes))
+        F = np.empty((3, nodes))
         s[:], S[:], t[:] = 0.0, 0.0, 0.0
         for pull in range(2):
             v = phi_r if pull == 0 else t
@@ -311,6 +411,7 @@ def solve_backward(
                 for i in range(size):
                     F[pull, start + i] = products[i] * (2.0 / eps[r])
                 if pull == 0:
+                    F[2, start : start + size] = level[:size]
                     add_pulls(p, carried[start:], phi_r, level, K, size, t)
                     add_columns(p, masses[start:], size, K, s, S, work)
             if pull == 0:
@@ -318,6 +419,8 @@ def solve_backward(
                 solve_laplacian(S, t, K)
         _polynomials(F[0], cells, 0, in_cells)
         _polynomials(F[1], cells, 4, in_cells)
+        if own:
+            _polynomials(F[2], cells, 8, in_cells)
 
 
 @jit_reassociate
@@ -336,11 +439,14 @@ def _covariances(
 @jit
 def read_backward(
     first: int, last: int, rows: Rows, index: np.ndarray, state: np.ndarray, polynomials: np.ndarray, carried: Array,
-    out: Array, sums: np.ndarray,
+    own: bool, out: Array, sums: np.ndarray,
 ) -> None:  # fmt: skip
-    """The cotangent of x with mean and spread held fixed, into out; sums (slots, pieces, 2) for ``finish``."""
+    """The cotangent of x with mean and spread held fixed, into out; sums (slots, pieces, 2) for ``finish``.
+
+    Values that carry what is their ``own`` are parts of averages as well as places.
+    """
     values, x, a, w, slope = np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK)
-    nothing = np.zeros(BLOCK)
+    direct = np.zeros(BLOCK)
     for task in range(first, last):
         slot, part, begin, end = task_of(rows, task)
         r = index[slot]
@@ -352,16 +458,28 @@ def read_backward(
                 x[:count] = 0.0
             else:
                 placed_block(rows, r, at, count, head, values, a, x)
-                load(carried, r, at, count, w)
+                if own:
+                    own_values(values, a, count, head, w)
+                else:
+                    load(carried, r, at, count, w)
                 slopes(values, x, count, head, rows.squash, slope)
                 _in_cells(x, count, head)
                 share = head[SHARE]
+                of_w, of_others = 1.0, share
+                if own:
+                    of_w = of_others = share / head[SCALE]
+                    for i in range(count):
+                        k = min(int(x[i]), cells - 1)
+                        t = x[i] - k
+                        cell = table[k]
+                        here = ((cell[11] * t + cell[10]) * t + cell[9]) * t + cell[8]
+                        direct[i] = a[i] * share * here if abs(values[i]) < math.inf else 0.0
                 for i in range(count):
                     k = min(int(x[i]), cells - 1)
                     t = x[i] - k
                     cell = table[k]
-                    own = ((cell[3] * t + cell[2]) * t + cell[1]) * t + cell[0]
+                    along = ((cell[3] * t + cell[2]) * t + cell[1]) * t + cell[0]
                     others = ((cell[7] * t + cell[6]) * t + cell[5]) * t + cell[4]
-                    x[i] = (w[i] * own - a[i] * share * others) * slope[i]
-                from_z(values, x, nothing, count, head, rows.squash, sums[slot, part])
+                    x[i] = (w[i] * of_w * along - a[i] * of_others * others) * slope[i]
+                from_z(values, x, direct, count, head, rows.squash, sums[slot, part])
             store(out, r, at, count, x)

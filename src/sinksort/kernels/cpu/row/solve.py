@@ -14,7 +14,7 @@ from ..engine.compile import jit, jit_no_refcount
 from ..engine.maths import F32, F64, I32, I64, copied, larger, places, places_again, places_backward, row_into, size_of
 from ..engine.sources import padded, range_of, sort_places
 from ..engine.vectors import highest, load, splat, store, total
-from .double_backward import along_places, balanced, double_backward
+from .double_backward import CANCELLED, CANCELLED_OF_SORTS, along_places, balanced, double_backward
 from .grid import BEYOND, cells_for, finer_cells, interpolate, masses, moments, polynomials, remainder
 from .laplacian import edges, eliminate, substitute
 from .newton import (
@@ -25,7 +25,6 @@ from .newton import (
     best_targets,
     complete,
     excesses,
-    gather,
     gibbs,
     groups_of_blocks,
     newton,
@@ -87,7 +86,6 @@ from .work import (
     roots_into,
     sources_into,
     state_parts,
-    state_size,
     take_roots,
     values_into,
     workspace,
@@ -234,61 +232,27 @@ def outermost(k: Work, K: int, ruled: bool) -> tuple[float, float]:
     return (0.0, 1.0) if ruled else (k.k64[Y, 0], k.k64[Y, K - 1])
 
 
-@jit
-def push_rows(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, eps: F32, n: int, K: int, squash: int,
-              steps: tuple[int, int, int, int, int], out: F32, state32: F32, errors: F32) -> None:  # fmt: skip
-    """As ``pull_rows``; what is averaged is (x - mean) * scale, so that nothing overflows."""
-    stride = padded(K)
-    state64, state_int = state32.view(np.float64), state32.view(np.int32)
-    (at32, at_int, _), size = state_parts(n, K, False), state_size(n, K, np.int64(0))
-    k = workspace(n, K)
-    xs, at, carried = k.n32[XS], k.n64[AT], k.n32[WEIGHT]
-    first_one = True
-    for row in range(start, stop):
-        doubles, singles, of_int = (
-            state64[row * size // 2 :],
-            state32[row * size + at32 :],
-            state_int[row * size + at_int :],
-        )
-        answer = out[row * K : row * K + K]
-        if not row_into(x, row * n, n, xs):
-            answer[:] = np.nan
-            doubles[stride + 2], errors[row] = np.nan, 0.0
-            continue
-        given_into(k, y, b, a, row, n, K, steps, first_one)
-        first_one = False
-        e = np.float64(eps[row * steps[3]])
-        standard = places(xs, k.n32[AW], squash, k.k64[Y, 0], k.k64[Y, K - 1], at)
-        mean, per_unit = standard[0], standard[1]
-        low, high = range_of(at, n)
-        W = k.W if K > SAVED else singles[2 * stride :]
-        errors[row], eliminated, near = solved(k, n, K, e, np.int64(0), low, high, of_int[1:], W)
-        carry(k, n, mean, per_unit, of_int[1:])
-        N = padded(n)
-        complete(k.G, N, k.n_int[BEST])
-        for i in range(0, N, 16):
-            av = load(k.n32[MASS], i) * load(k.n32[V], i)
-            store(carried, i, load(carried, i) * load(k.n32[V], i))
-            store(k.n32[READ], i, av)
-        gather(k.G, N, K, carried, k.k_int[LO], k.k_int[HI], k.parts, k.k32[Z])
-        gather(k.G, N, K, k.n32[READ], k.k_int[LO], k.k_int[HI], k.parts, k.k32[S])
-        for j in range(K):
-            share = k.k32[S, j]
-            answer[j] = mean + (k.k32[Z, j] / share if share > 0.0 else 0.0) / per_unit
-        for i in range(n):
-            if k.n32[AW, i] > 0.0 and not abs(xs[i]) < np.inf:
-                errors[row] = np.inf  # averages of infinite values are for the reference
-        of_int[0] = 0
-        save(k, K, standard, eliminated, near, bool(np.int64(0)), doubles, singles)
+@jit_no_refcount
+def carried_values(k: Work, n: int, mean: float, per_unit: float) -> bool:
+    """a_i (x_i - mean) * scale into GIVEN; returns whether all values that weigh something are finite."""
+    finite = True
+    for i in range(n):
+        heavy, bounded = k.n32[AW, i] > 0.0, abs(k.n32[XS, i]) < np.inf
+        finite &= bounded or not heavy
+        k.n32[GIVEN, i] = k.n32[AW, i] * (k.n32[XS, i] - mean) * per_unit if heavy and bounded else 0.0
+    k.n32[GIVEN, n:] = 0.0
+    return bool(finite)
 
 
 @jit_no_refcount
-def carry(k: Work, n: int, mean: float, per_unit: float, order: I32) -> None:
-    """a_i (x_i - mean) * scale, in the order of the sources."""
+def carried_by_sources(k: Work, n: int, cells: int, order: I32) -> None:
+    """GIVEN in the order of the sources, or moved to the nodes of a grid, into WEIGHT."""
+    if cells > 0:
+        moments(k.n32[GIVEN], n, cells, k.n_int[CELL], k.n32[WITHIN], k.moments)
+        masses(k.moments, cells, k.n32[WEIGHT])
+        return
     for i in range(n):
-        o = order[i]
-        heavy = k.n32[MASS, i] > 0.0 and abs(k.n32[XS, o]) < np.inf
-        k.n32[WEIGHT, i] = k.n32[MASS, i] * (k.n32[XS, o] - mean) * per_unit if heavy else 0.0
+        k.n32[WEIGHT, i] = k.n32[GIVEN, order[i]]
     k.n32[WEIGHT, n:] = 0.0
 
 
@@ -402,6 +366,7 @@ def rows_backward(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F3
         first_one = False
         e = np.float64(eps[row * steps[3]])
         first, rejects_by_nan = outermost(k, K, flags > 7.5)
+        least = CANCELLED_OF_SORTS if push and flags > 7.5 else CANCELLED
         places_again(xs, aw, squash, mean, per_unit, first, rejects_by_nan, at)
         copied(doubles, k.k64[H])
         copied(singles, k.k32[U])
@@ -416,7 +381,8 @@ def rows_backward(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F3
         if not push:
             balanced(w[row * n : row * n + n], aw, n, given)
         if push:
-            carry(k, n, mean, per_unit, order)
+            carried_values(k, n, mean, per_unit)
+            carried_by_sources(k, n, cells, order)
         elif cells > 0:
             moments(given, n, cells, k.n_int[CELL], k.n32[WITHIN], k.moments)
             masses(k.moments, cells, weight)
@@ -431,14 +397,17 @@ def rows_backward(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F3
         towards_places(k, n, N, K, cells, singles[2 * stride :] if saved else k.W, saved and flags % 4.0 > 1.5,
                        flags % 8.0 > 3.5)  # fmt: skip
         if cells > 0:
+            if push:
+                polynomials(direct, cells, k.in_cells)
+                interpolate(k.in_cells, n, k.n_int[CELL], k.n32[WITHIN], k.n32[PHI_0])
             polynomials(k.n32[COV_2], cells, k.in_cells)
             interpolate(k.in_cells, n, k.n_int[CELL], k.n32[WITHIN], direct)
             polynomials(k.n32[COV], cells, k.in_cells)
             interpolate(k.in_cells, n, k.n_int[CELL], k.n32[WITHIN], read)
             read[n:], direct[n:] = 0.0, 0.0
-            cancelled = along_places(given, aw, read, direct, padded(n), e, read)
+            cancelled = along_places(given, aw, read, direct, padded(n), e, least, read)
         else:
-            cancelled = along_places(weight, k.n32[MASS], k.n32[COV], k.n32[COV_2], N, e, k.n32[COV])
+            cancelled = along_places(weight, k.n32[MASS], k.n32[COV], k.n32[COV_2], N, e, least, k.n32[COV])
             for i in range(n):
                 read[order[i]], given[order[i]] = k.n32[COV, i], weight[i]
         if cancelled:
@@ -447,6 +416,9 @@ def rows_backward(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F3
         unit = 1.0 / per_unit if push else 1.0
         places_backward(xs, aw, at, squash, mean, per_unit, total_weight, flags % 2.0 > 0.5, unit, read)
         copied(read, answer)
-        if push:
+        if push and cells > 0:
+            for i in range(n):
+                answer[i] += aw[i] * k.n32[PHI_0, i] if abs(xs[i]) < np.inf else 0.0
+        elif push:
             for i in range(n):
                 answer[order[i]] += k.n32[MASS, i] * direct[i]

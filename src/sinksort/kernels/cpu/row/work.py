@@ -23,6 +23,7 @@ Y32, B, EXCESS, PHI, U, S, INV, RIDGE, LAM, Z, TENSION = range(11)
 Y, B64, H, SUMS = range(4)
 LO, HI, ENDS, NEAR_LO, NEAR_HI, NEAR_ENDS = range(6)
 
+NODES = 4  #: where a state has, behind h and the numbers of ``places``, how many nodes another rule has that answered
 SAVED = 128  #: up to so many targets the eliminated Laplacian is part of the state
 
 
@@ -81,8 +82,9 @@ def workspace(n: int, K: int) -> Work:
 def state_parts(n: int, K: int, whole: bool) -> tuple[int, int, int]:
     """Where a state has float32 (u, 1/pivots, W) and int32 (cells, order or masses), and its size: all in their units.
 
-    It begins with float64: h and the 4 numbers of ``places``. W is left out where there are many targets, and where all
-    stand in for a rule (``whole``). All but the last begin with a line of the cache, if the state does.
+    It begins with float64: h, the 4 numbers of ``places``, and room for 4 more (``NODES``). W is left out where there
+    are many targets, and where all stand in for a rule (``whole``). All but the last begin with a line of the cache, if
+    the state does.
     """
     stride = padded(K)
     single = 2 * stride + 16

@@ -8,7 +8,7 @@ from ..engine.compile import jit
 from ..engine.maths import F32, F64, copied, places, places_backward, row_into
 from ..engine.sources import padded
 from ..engine.vectors import load, select, splat, store, total
-from ..row.double_backward import along_places, balanced, double_backward
+from ..row.double_backward import CANCELLED, along_places, balanced, double_backward
 from .sums import (
     AW,
     BEST,
@@ -182,7 +182,7 @@ def threshold_backward(start: int, stop: int, x: F32, a: F32, y: F32, b: F64, ph
             threshold_pulled(k, n, K, k.n32[GIVEN])
         threshold_solve(k.W, K, _RIDGE * flow, k.b, lam)
         threshold_averages(k, n, K, lam, mean, cov_2)
-        cancelled = along_places(weight, aw, cov, cov_2, N, e, cov)
+        cancelled = along_places(weight, aw, cov, cov_2, N, e, CANCELLED, cov)
         if cancelled:
             copied(k.u, u32)
             double_backward(k.at, aw, n, weight, k.y, k.b, k.h, u32, k.phi.astype(np.float32), K, e, cov)
