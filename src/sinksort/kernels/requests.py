@@ -14,10 +14,10 @@ from torch import Tensor
 
 from ..core.checks import values_readable
 from ..core.costs import Cost
-from ..core.problem import as_rows, entropy_number, like_rows
+from ..core.problem import as_rows, entropy_number, existing, like_rows
 from ..core.solvers import Solver
 from ..core.squash import Squash
-from .dispatch import able_of_logs, backend_for, refuse
+from .dispatch import MOST_SELECTED, able_of_logs, backend_for, refuse
 from .memo import ReadOut, remembered_read
 from .rows import count_of, each_target, flattener, pulled, pushed, request_of, shaper, too_fine
 from .targets import MOST_TARGETS, Targets, default_targets, membership_targets, nodes_in_place_of
@@ -85,12 +85,15 @@ def sorts(
     if name is None:
         return None
     rows = as_rows(x, dim)
-    if mask is not None:
-        refuse("its kernels sort rows without padding only", backend)
+    if mask is not None and (targets is None and target_weights is None and num_targets is None):
+        refuse("its kernels sort rows with padding onto given targets only", backend)
         return None
     most = _MOST_SORTED if name == "numba" else MOST_TARGETS
-    at = each_target(x, rows, dim, mask, targets, target_weights, num_targets, descending, backend, most, name)
+    at = each_target(x, rows, dim, None, targets, target_weights, num_targets, descending, backend, most, name)
     if at is None:
+        return None
+    if mask is not None and at.y.shape[-1] <= MOST_SELECTED:
+        refuse(f"its kernels sort rows with padding onto more than {MOST_SELECTED} targets", backend)
         return None
     back, dtype = shaper(x, dim), x.dtype
 
@@ -100,6 +103,50 @@ def sorts(
     weightless = weightless and target_weights is not None
     uneven, flat = targets is not None or target_weights is not None, flattener(x, dim)
     return pushed(x, rows, dim, weights, mask, at, eps, squash, name, backend, flat, shaped, weightless, uneven=uneven)
+
+
+@remembered_read
+def averages(
+    x: Tensor,
+    v: Tensor,
+    dim: int,
+    weights: Tensor | None,
+    mask: Tensor | None,
+    num_targets: int | None,
+    eps: float | Tensor,
+    cost: Cost,
+    squash: Squash,
+    solver: Solver,
+    backend: str,
+) -> ReadOut | None:
+    """Averages of ``v``, (m,) or (..., m) in the order of the default targets, over the targets of each value."""
+    name = backend_for(x, eps, cost, squash, solver, backend, weights, v)
+    if name is None:
+        return None
+    rows = as_rows(x, dim)
+    if rows.numel() == 0 or not (values_readable(v) and bool(v.isfinite().all())):
+        refuse("its kernels average numbers that are seen to be finite", backend)
+        return None
+    at = each_target(x, rows, dim, mask, None, None, num_targets, False, backend, name=name)
+    if at is None:
+        return None
+    if at.y.shape[-1] <= MOST_SELECTED:
+        refuse(f"its kernels average over more than {MOST_SELECTED} targets, and there are {at.y.shape[-1]}", backend)
+        return None
+    # Averages move with a constant, and without it no digits are lost: equal numbers come out as they are.
+    wide = v.reshape(-1, v.shape[-1]).double()
+    origin = wide.mean(-1, keepdim=True)
+    read_out = pulled(x, rows, dim, weights, mask, at._replace(phi=(wide - origin).float()), eps, squash, name, backend)
+    if read_out is None:
+        return None
+    shaped, dtype, kept = read_out.shaped, x.dtype, existing(x, dim, mask)[0] if mask is not None else None
+    middle = (origin if len(origin) == 1 else origin.reshape(*rows.shape[:-1], 1).movedim(-1, dim)).to(dtype)
+
+    def moved(out: Tensor) -> Tensor:
+        averages = shaped(out) + middle
+        return averages if kept is None else torch.where(kept.movedim(-1, dim), averages, 0.0)
+
+    return read_out._replace(shaped=moved)
 
 
 @remembered_read
@@ -179,6 +226,20 @@ def quantiles(
 
     rows = single(rows).expand(shape)
     return pushed(rows, rows, -1, weights, mask, at, eps, squash, name, backend, each, shaped, selecting=True)
+
+
+@remembered_read
+def fillings(x: Tensor, b: Tensor, eps: float | Tensor, cost: Cost, solver: Solver, backend: str) -> ReadOut | None:
+    """The share of each value that goes to the middle one of three targets, at 0, 1/2 and 1 and of weights b (3,).
+
+    ``x`` are places: they are not squashed any more.
+    """
+    name = backend_for(x, eps, cost, None, solver, backend, b)
+    if name is None:
+        return None
+    y = default_targets(x.shape[-1], 3, None, False, x.device).y
+    at = Targets(y, b.reshape(1, 3).double(), torch.tensor([[0.0, 1.0, 0.0]], dtype=torch.float32, device=x.device))
+    return pulled(x, x, -1, None, None, at, eps, None, name, backend, selecting=True)
 
 
 @remembered_read

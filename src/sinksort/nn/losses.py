@@ -39,8 +39,9 @@ class TopKLoss(SoftLoss):
         cost: Cost = 2,
         squash: Squash = "sigmoid",
         solver: Solver = DEFAULT_SOLVER,
+        backend: str = "auto",
     ) -> None:
-        super().__init__(reduction, eps, cost, squash, solver)
+        super().__init__(reduction, eps, cost, squash, solver, backend)
         self.k, self.J, self.rescale, self.positives = k, J, rescale, positives
 
     def forward(
@@ -60,6 +61,7 @@ class TopKLoss(SoftLoss):
             cost=self.cost,
             squash=self.squash,
             solver=self.solver,
+            backend=self.backend,
         )
 
 
@@ -83,8 +85,9 @@ class LeastQuantileLoss(SoftLoss):
         cost: Cost = 2,
         squash: Squash = "robust",
         solver: Solver = DEFAULT_SOLVER,
+        backend: str = "auto",
     ) -> None:
-        super().__init__(reduction, eps, cost, squash, solver)
+        super().__init__(reduction, eps, cost, squash, solver, backend)
         self.q, self.power, self.width = q, power, width
 
     def forward(self, residuals: Tensor, *, weights: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
@@ -100,6 +103,7 @@ class LeastQuantileLoss(SoftLoss):
             cost=self.cost,
             squash=self.squash,
             solver=self.solver,
+            backend=self.backend,
         )
 
 
@@ -122,8 +126,9 @@ class TrimmedLoss(SoftLoss):
         cost: Cost = 2,
         squash: Squash = "robust",
         solver: Solver = DEFAULT_SOLVER,
+        backend: str = "auto",
     ) -> None:
-        super().__init__(reduction, eps, cost, squash, solver)
+        super().__init__(reduction, eps, cost, squash, solver, backend)
         self.low, self.high = low, high
 
     def forward(self, losses: Tensor, *, weights: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
@@ -138,6 +143,7 @@ class TrimmedLoss(SoftLoss):
             cost=self.cost,
             squash=self.squash,
             solver=self.solver,
+            backend=self.backend,
         )
 
 
@@ -159,8 +165,9 @@ class MedianOfMeans(SoftLoss):
         cost: Cost = 2,
         squash: Squash = "robust",
         solver: Solver = DEFAULT_SOLVER,
+        backend: str = "auto",
     ) -> None:
-        super().__init__(reduction, eps, cost, squash, solver)
+        super().__init__(reduction, eps, cost, squash, solver, backend)
         self.blocks = blocks
 
     def forward(self, losses: Tensor, *, weights: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
@@ -174,6 +181,7 @@ class MedianOfMeans(SoftLoss):
             cost=self.cost,
             squash=self.squash,
             solver=self.solver,
+            backend=self.backend,
         )
 
 
@@ -198,8 +206,9 @@ class QuantileParityLoss(SoftLoss):
         cost: Cost = 2,
         squash: Squash = "sigmoid",
         solver: Solver = DEFAULT_SOLVER,
+        backend: str = "auto",
     ) -> None:
-        super().__init__(reduction, eps, cost, squash, solver)
+        super().__init__(reduction, eps, cost, squash, solver, backend)
         self.p, self.num_quantiles, self.num_groups = p, num_quantiles, num_groups
 
     def forward(
@@ -218,6 +227,7 @@ class QuantileParityLoss(SoftLoss):
             cost=self.cost,
             squash=self.squash,
             solver=self.solver,
+            backend=self.backend,
         )
 
 
@@ -242,8 +252,9 @@ class KNNLoss(SoftLoss):
         cost: Cost = 2,
         squash: Squash = "sigmoid",
         solver: Solver = DEFAULT_SOLVER,
+        backend: str = "auto",
     ) -> None:
-        super().__init__(reduction, eps, cost, squash, solver)
+        super().__init__(reduction, eps, cost, squash, solver, backend)
         self.k, self.objective, self.num_classes = k, objective, num_classes
 
     def forward(
@@ -269,6 +280,7 @@ class KNNLoss(SoftLoss):
             cost=self.cost,
             squash=self.squash,
             solver=self.solver,
+            backend=self.backend,
         )
 
 
@@ -293,8 +305,9 @@ class ConformalSizeLoss(SoftLoss):
         cost: Cost = 2,
         squash: Squash = "sigmoid",
         solver: Solver = DEFAULT_SOLVER,
+        backend: str = "auto",
     ) -> None:
-        super().__init__(reduction, eps, cost, squash, solver)
+        super().__init__(reduction, eps, cost, squash, solver, backend)
         self.alpha, self.temperature, self.free = alpha, temperature, free
 
     def forward(
@@ -313,4 +326,5 @@ class ConformalSizeLoss(SoftLoss):
             cost=self.cost,
             squash=self.squash,
             solver=self.solver,
+            backend=self.backend,
         )
