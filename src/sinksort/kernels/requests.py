@@ -15,11 +15,11 @@ from torch import Tensor
 from ..core.checks import values_readable
 from ..core.costs import Cost
 from ..core.modes import tracing
-from ..core.problem import as_rows, entropy_number, like_rows
+from ..core.problem import as_rows, entropy_number, existing, like_rows
 from ..core.solvers import Solver
 from ..core.squash import Squash
 from . import placed
-from .dispatch import able_of_logs, backend_for, least_of, refuse
+from .dispatch import MOST_SELECTED, able_of_logs, backend_for, least_of, refuse
 from .memo import ReadOut, remembered_read
 from .rows import count_of, each_target, flattener, pulled, pushed, request_of, shaper, too_fine
 from .targets import MOST_TARGETS, Targets, default_targets, membership_targets, nodes_in_place_of, sorting_nodes
@@ -99,47 +99,6 @@ def _ranks(
 
 
 @remembered_read
-def normalized(
-    x: Tensor,
-    reference: Tensor,
-    dim: int,
-    weights: Tensor | None,
-    mask: Tensor | None,
-    eps: float | Tensor,
-    cost: Cost,
-    squash: Squash,
-    solver: Solver,
-    backend: str,
-) -> ReadOut | None:
-    """x with values of ``reference`` (m) or (..., m), sorted here, in place of ranks. It must not need a gradient."""
-    name = backend_for(x, eps, cost, squash, solver, backend, weights, reference)
-    if name is None or not values_readable(reference):
-        return None
-    rows = as_rows(x, dim)
-    m = reference.shape[-1]
-    at = each_target(x, rows, dim, mask, None, None, m, False, backend, name=name)
-    low, high = (t.double() for t in reference.detach().aminmax(dim=-1, keepdim=True))
-    if at is None or not bool((high - low).isfinite().all()):
-        return None
-    # From the middle and in units of the range: single precision keeps what differs between the values.
-    middle, unit = 0.5 * (low + high), torch.where(high > low, high - low, 1.0)
-    phi = ((reference.detach().sort(dim=-1).values.double() - middle) / unit).float()
-    if reference.ndim > 1:
-        phi = phi.expand(*rows.shape[:-1], m)
-    read_out = pulled(x, rows, dim, weights, mask, at._replace(phi=phi.reshape(-1, m)), eps, squash, name, backend)
-    if read_out is None:
-        return None
-    back, own = shaper(x, dim), [t.expand(*rows.shape[:-1], 1).movedim(-1, dim) for t in (middle, unit)]
-    kept = None if mask is None else like_rows(mask, x, dim, "mask").movedim(-1, dim)
-
-    def shaped(out: Tensor) -> Tensor:
-        values = (back(out) * own[1] + own[0]).to(x.dtype)
-        return values if kept is None else torch.where(kept, values, 0.0)
-
-    return read_out._replace(shaped=shaped, lasting=False)
-
-
-@remembered_read
 def sorts(
     x: Tensor,
     dim: int,
@@ -161,16 +120,19 @@ def sorts(
     if name is None:
         return None
     rows = as_rows(x, dim)
-    if mask is not None:
-        refuse("its kernels sort rows without padding only", backend)
+    if mask is not None and (targets is None and target_weights is None and num_targets is None):
+        refuse("its kernels sort rows with padding onto given targets only", backend)
         return None
     at, uneven = None, targets is not None or target_weights is not None
-    if name == "numba" and not uneven:
+    if name == "numba" and not uneven and mask is None:
         at = _nodes_of_sorts(rows, num_targets, eps, squash, descending)
     if at is None:
         most = _MOST_SORTED if name == "numba" else MOST_TARGETS
-        at = each_target(x, rows, dim, mask, targets, target_weights, num_targets, descending, backend, most, name)
+        at = each_target(x, rows, dim, None, targets, target_weights, num_targets, descending, backend, most, name)
     if at is None:
+        return None
+    if mask is not None and at.y.shape[-1] <= MOST_SELECTED:
+        refuse(f"its kernels sort rows with padding onto more than {MOST_SELECTED} targets", backend)
         return None
     back, dtype = shaper(x, dim), x.dtype
 
@@ -196,6 +158,50 @@ def _nodes_of_sorts(
     if n > _MOST_SORTED or in_groups:
         return default_targets(n, m, None, descending, rows.device)._replace(m=m)
     return None
+
+
+@remembered_read
+def averages(
+    x: Tensor,
+    v: Tensor,
+    dim: int,
+    weights: Tensor | None,
+    mask: Tensor | None,
+    num_targets: int | None,
+    eps: float | Tensor,
+    cost: Cost,
+    squash: Squash,
+    solver: Solver,
+    backend: str,
+) -> ReadOut | None:
+    """Averages of ``v``, (m,) or (..., m) in the order of the default targets, over the targets of each value."""
+    name = backend_for(x, eps, cost, squash, solver, backend, weights, v)
+    if name is None:
+        return None
+    rows = as_rows(x, dim)
+    if rows.numel() == 0 or not (values_readable(v) and bool(v.isfinite().all())):
+        refuse("its kernels average numbers that are seen to be finite", backend)
+        return None
+    at = each_target(x, rows, dim, mask, None, None, num_targets, False, backend, name=name)
+    if at is None:
+        return None
+    if at.y.shape[-1] <= MOST_SELECTED:
+        refuse(f"its kernels average over more than {MOST_SELECTED} targets, and there are {at.y.shape[-1]}", backend)
+        return None
+    # Averages move with a constant, and without it no digits are lost: equal numbers come out as they are.
+    wide = v.reshape(-1, v.shape[-1]).double()
+    origin = wide.mean(-1, keepdim=True)
+    read_out = pulled(x, rows, dim, weights, mask, at._replace(phi=(wide - origin).float()), eps, squash, name, backend)
+    if read_out is None:
+        return None
+    shaped, dtype, kept = read_out.shaped, x.dtype, existing(x, dim, mask)[0] if mask is not None else None
+    middle = (origin if len(origin) == 1 else origin.reshape(*rows.shape[:-1], 1).movedim(-1, dim)).to(dtype)
+
+    def moved(out: Tensor) -> Tensor:
+        averages = shaped(out) + middle
+        return averages if kept is None else torch.where(kept.movedim(-1, dim), averages, 0.0)
+
+    return read_out._replace(shaped=moved)
 
 
 @remembered_read
@@ -283,6 +289,20 @@ def quantiles(
 
     rows = single(rows).expand(shape)
     return pushed(rows, rows, -1, weights, mask, at, eps, squash, name, backend, each, shaped, selecting=True)
+
+
+@remembered_read
+def fillings(x: Tensor, b: Tensor, eps: float | Tensor, cost: Cost, solver: Solver, backend: str) -> ReadOut | None:
+    """The share of each value that goes to the middle one of three targets, at 0, 1/2 and 1 and of weights b (3,).
+
+    ``x`` are places: they are not squashed any more.
+    """
+    name = backend_for(x, eps, cost, None, solver, backend, b)
+    if name is None:
+        return None
+    y = default_targets(x.shape[-1], 3, None, False, x.device).y
+    at = Targets(y, b.reshape(1, 3).double(), torch.tensor([[0.0, 1.0, 0.0]], dtype=torch.float32, device=x.device))
+    return pulled(x, x, -1, None, None, at, eps, None, name, backend, selecting=True)
 
 
 @remembered_read

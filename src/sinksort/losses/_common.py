@@ -132,6 +132,11 @@ def live_count(x: Tensor, mask: Tensor | None) -> Tensor:
     return mask.sum(-1, keepdim=True).to(x.dtype)
 
 
+def in_single(x: Tensor) -> Tensor:
+    """x in single precision at least: answers to half precision would be rounded before a loss sums them."""
+    return x.float() if x.element_size() < 4 else x
+
+
 def any_entry(mask: Tensor | None) -> Tensor | None:
     """(...) whether a row has any entry; None when nothing is masked."""
     return None if mask is None else mask.any(-1)

@@ -65,6 +65,7 @@ def topk_loss(
     cost: Cost = 2,
     squash: Squash = "sigmoid",
     solver: Solver = DEFAULT_SOLVER,
+    backend: str = "auto",
 ) -> Tensor:
     """J(L - R[l] - k + 1): how far the true label is from the k best-ranked classes.
 
@@ -97,7 +98,9 @@ def topk_loss(
     tensor(0.)
     """
     found, kept = _checked(logits, labels, k, mask, positives)
-    ranks = soft_rank(logits, descending=True, mask=kept, eps=eps, cost=cost, squash=squash, solver=solver)
+    ranks = soft_rank(
+        logits, descending=True, mask=kept, eps=eps, cost=cost, squash=squash, solver=solver, backend=backend
+    )
     if rescale:
         ranks = _rescaled(ranks, kept)
     excess, most = _excess(found, ranks, kept, k, positives)

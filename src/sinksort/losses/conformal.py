@@ -24,7 +24,7 @@ from ..core.costs import Cost
 from ..core.problem import wide_dtype
 from ..core.solvers import Solver
 from ..core.squash import Squash
-from ..operators import DEFAULT_SOLVER, transport
+from ..operators import DEFAULT_SOLVER, soft_quantile, soft_sort
 from ._common import Reduction, any_entry, as_mask, live_count, reduce, require_rows, require_samples
 
 
@@ -37,6 +37,7 @@ def soft_conformal_quantile(
     cost: Cost = 2,
     squash: Squash = "sigmoid",
     solver: Solver = DEFAULT_SOLVER,
+    backend: str = "auto",
 ) -> Tensor:
     """(...): the soft r-th smallest calibration score, r = ceil((n + 1)(1 - alpha)).
 
@@ -52,7 +53,11 @@ def soft_conformal_quantile(
     tensor(18.)
     """
     r, n, kept = _position(scores, alpha, mask, "scores")
-    plan = transport(
+    if kept is None and values_readable(r) and r.numel():  # the same r in all rows: a quantile like others
+        place, count = float(r.flatten()[0]), scores.shape[-1]
+        level = 1.0 if place == count else (place - 0.5) / count
+        return soft_quantile(scores, level, eps=eps, cost=cost, squash=squash, solver=solver, backend=backend)
+    return soft_sort(
         scores,
         mask=kept,
         target_weights=torch.cat([r - 1.0, torch.ones_like(r), n - r], dim=-1) / n,
@@ -60,8 +65,8 @@ def soft_conformal_quantile(
         cost=cost,
         squash=squash,
         solver=solver,
-    )
-    return plan.sorted()[..., 1]
+        backend=backend,
+    )[..., 1]
 
 
 def conformal_quantile(scores: Tensor, alpha: float = 0.1, *, mask: Tensor | None = None) -> Tensor:
@@ -93,6 +98,7 @@ def conformal_size_loss(
     cost: Cost = 2,
     squash: Squash = "sigmoid",
     solver: Solver = DEFAULT_SOLVER,
+    backend: str = "auto",
 ) -> Tensor:
     """How many classes the conformal set of an example holds beyond ``free``.
 
@@ -133,7 +139,9 @@ def conformal_size_loss(
             f"shape {tuple(calibration.shape)}, got {tuple(scores.shape)}."
         )
     _position(calibration, alpha, mask, "calibration")  # for its messages
-    q = soft_conformal_quantile(calibration, alpha, mask=mask, eps=eps, cost=cost, squash=squash, solver=solver)
+    q = soft_conformal_quantile(
+        calibration, alpha, mask=mask, eps=eps, cost=cost, squash=squash, solver=solver, backend=backend
+    )
     size = ((q[..., None, None] - scores) / temperature).sigmoid().sum(-1)
     exists = any_entry(as_mask(mask, calibration, "calibration"))
     if exists is not None:

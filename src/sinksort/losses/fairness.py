@@ -13,8 +13,8 @@ from torch import Tensor
 
 from ..core.checks import values_readable
 from ..core.costs import Cost
-from ..core.kantorovich import kantorovich_sort
-from ..core.problem import like_rows
+from ..core.kantorovich import hard_places, kantorovich_sort
+from ..core.problem import like_rows, wide_dtype
 from ..core.solvers import Solver
 from ..core.squash import Squash
 from ..operators import DEFAULT_SOLVER, soft_sort
@@ -35,6 +35,7 @@ def quantile_parity_loss(
     cost: Cost = 2,
     squash: Squash = "sigmoid",
     solver: Solver = DEFAULT_SOLVER,
+    backend: str = "auto",
 ) -> Tensor:
     """W_p^p between the scores of any two groups, averaged over the pairs of groups that are present in a row.
 
@@ -65,6 +66,7 @@ def quantile_parity_loss(
         cost=cost,
         squash=squash,
         solver=solver,
+        backend=backend,
     )
     return _mean_over_pairs(quantiles, member.any(-1), p, reduction)
 
@@ -130,8 +132,25 @@ def _spread(weights: Tensor | None, scores: Tensor, member: Tensor) -> Tensor | 
 
 def _mean_over_pairs(quantiles: Tensor, present: Tensor, p: float, reduction: Reduction) -> Tensor:
     """From (..., G, m) quantiles: the mean of W_p^p over pairs of groups that are present; 0 when there is none."""
-    gap = (quantiles.unsqueeze(-2) - quantiles.unsqueeze(-3)).abs()
-    gap = (gap if p == 1 else gap.square() if p == 2 else gap**p).mean(-1)
-    pairs = (present.unsqueeze(-1) & present.unsqueeze(-2)).triu(diagonal=1)
-    mean = torch.where(pairs, gap, 0.0).sum((-2, -1)) / pairs.sum((-2, -1)).clamp(min=1)
-    return reduce(mean, reduction, exists=pairs.any(-1).any(-1))
+    count = present.sum(-1)
+    pairs = count * (count - 1) // 2
+    there = present.unsqueeze(-2)
+    q = torch.where(there, quantiles.mT, 0.0)  # (..., m, G)
+    summed = _power_sum(q, there, p).mean(-1)
+    mean = torch.where(pairs > 0, summed / pairs.clamp(min=1), 0.0).to(quantiles.dtype)
+    return reduce(mean, reduction, exists=pairs > 0)
+
+
+def _power_sum(q: Tensor, there: Tensor, p: float) -> Tensor:
+    """(...) sum of abs(q_g - q_h)^p over pairs g < h of those that are ``there`` (..., G); 0 stands for the others."""
+    if p not in (1, 2):
+        gap = (q.unsqueeze(-1) - q.unsqueeze(-2)).abs() ** p
+        return torch.where(there.unsqueeze(-1) & there.unsqueeze(-2), gap, 0.0).triu(diagonal=1).sum((-2, -1))
+    q = q.to(wide_dtype(q.device))
+    count = there.sum(-1, keepdim=True).clamp(min=1)
+    q = torch.where(there, q - q.sum(-1, keepdim=True) / count, 0.0)
+    if p == 2:
+        return count.squeeze(-1) * q.square().sum(-1)
+    # q_g counts once for each q_h below it, and less once for each above it; equal ones leave no gradient.
+    first, last = hard_places(q, there.expand(q.shape))
+    return (torch.where(there, first + last - 1 - count, 0.0) * q).sum(-1)

@@ -32,6 +32,7 @@ def soft_knn_vote(
     cost: Cost = 2,
     squash: Squash = "sigmoid",
     solver: Solver = DEFAULT_SOLVER,
+    backend: str = "auto",
 ) -> Tensor:
     """(..., C): the share of the k nearest candidates that is of each class, for every query. Sums to 1.
 
@@ -52,7 +53,9 @@ def soft_knn_vote(
     require_count(k, n, "k", "the number of candidates (the last dimension of distances)")
     kept = as_mask(mask, distances, "distances")
     hot = _one_hot(labels, distances, num_classes)
-    belongs = soft_topk_mask(distances, k, largest=False, mask=kept, eps=eps, cost=cost, squash=squash, solver=solver)
+    belongs = soft_topk_mask(
+        distances, k, largest=False, mask=kept, eps=eps, cost=cost, squash=squash, solver=solver, backend=backend
+    )
     voters = live_count(distances, kept).clamp(1.0, float(k))
     if hot.ndim == 2:
         return (belongs / voters) @ hot
@@ -74,6 +77,7 @@ def knn_loss(
     cost: Cost = 2,
     squash: Squash = "sigmoid",
     solver: Solver = DEFAULT_SOLVER,
+    backend: str = "auto",
 ) -> Tensor:
     """How much of the vote of ``soft_knn_vote`` the true class does not get.
 
@@ -103,6 +107,7 @@ def knn_loss(
         cost=cost,
         squash=squash,
         solver=solver,
+        backend=backend,
     )
     if not isinstance(true_labels, Tensor) or true_labels.shape != vote.shape[:-1] or true_labels.is_floating_point():
         came = (

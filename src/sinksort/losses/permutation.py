@@ -15,10 +15,8 @@ from ..core.costs import Cost
 from ..core.kantorovich import kantorovich_rank
 from ..core.solvers import Solver
 from ..core.squash import Squash
-from ..kernels import requests
-from ..kernels.reference import log_shares
-from ..operators import DEFAULT_SOLVER, transport
-from ..operators.sorting import full_precision
+from ..operators import DEFAULT_SOLVER
+from ..operators.sorting import log_shares
 from ._common import Reduction, any_entry, as_mask, live_count, reduce, require_rows, require_same_shape
 
 
@@ -33,6 +31,7 @@ def permutation_cross_entropy(
     cost: Cost = 2,
     squash: Squash = "sigmoid",
     solver: Solver = DEFAULT_SOLVER,
+    backend: str = "auto",
 ) -> Tensor:
     """- mean_i log of the probability that item i of a row has its true rank.
 
@@ -55,7 +54,7 @@ def permutation_cross_entropy(
     True
     """
     ranks, kept = _checked(scores, ranks, mask)
-    log_p = _log_shares(scores, kept, eps, cost, squash, solver)
+    log_p = log_shares(scores, mask=kept, eps=eps, cost=cost, squash=squash, solver=solver, backend=backend)
     if ranks.is_floating_point():
         wanted = ranks.to(log_p.dtype).clamp(min=1.0)
         below = wanted.floor()
@@ -69,18 +68,6 @@ def permutation_cross_entropy(
         loss = torch.where(kept, loss, 0.0)
     loss = (loss.sum(-1) / live_count(loss, kept).squeeze(-1).clamp(min=1.0)).to(scores.dtype)
     return reduce(loss, reduction, weights, any_entry(kept))
-
-
-@full_precision
-def _log_shares(
-    scores: Tensor, mask: Tensor | None, eps: float | Tensor, cost: Cost, squash: Squash, solver: Solver
-) -> Tensor:
-    """(..., n, n) log of the probability that an item has a rank: float32 by kernels, float64 by the reference."""
-    # dim, descending, weights, mask and the targets, which are the usual ones
-    fused = requests.log_plans(scores, -1, False, None, mask, None, None, None, eps, cost, squash, solver, "auto")
-    if fused is not None:
-        return fused
-    return log_shares(transport(scores, mask=mask, eps=eps, cost=cost, squash=squash, solver=solver))
 
 
 def permutation_accuracy(

@@ -7,7 +7,7 @@ equally often at each of the positions that they share. What it comes to:
 
 * Discounted sums (NDCG, recall at k): the mean of phi(position) over P, with phi(j) = 1/log2(1 + j) or 1, and 0 beyond
   the cut-off. Averaging phi, rather than plugging a soft rank into it, keeps the cut-off exact in the limit and its
-  gradient alive on both sides.
+  gradient alive on both sides. These means are read from the plan at once, and P itself is never made.
 * Average precision: with a relevant item at position j, the precision there is (1 + relevant items above) / (1 + items
   above). Another item is above with probability P(above j) / P(not at j), since j is taken.
 * Reciprocal rank: going down from the top, the first relevant item is met at position j with probability
@@ -19,58 +19,80 @@ All stay in [0, 1]. At eps -> 0 they are the usual metrics, and for tied scores 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
 from ..core.checks import values_readable
 from ..core.costs import Cost
+from ..core.kantorovich import hard_places
 from ..core.problem import wide_dtype
 from ..core.solvers import Solver
 from ..core.squash import Squash
 from ..operators import DEFAULT_SOLVER, soft_permutation
+from ..operators.sorting import averages_of_targets
 from ._common import (
     Reduction,
     any_entry,
     as_mask,
+    in_single,
     reduce,
     require_choice,
     require_count,
     require_rows,
     require_same_shape,
 )
+from ._precision import precision_sum
 
 Gain: TypeAlias = Literal["linear", "exponential"]
-
-#: (scores (..., n), mask) -> P (..., positions, items), positions from the top; items that do not exist are nowhere.
-_Places: TypeAlias = Callable[[Tensor, Tensor | None], Tensor]
-
 
 # ---- where items stand: softly, or exactly
 
 
-def _soft(eps: float | Tensor, cost: Cost, squash: Squash, solver: Solver) -> _Places:
-    def places(scores: Tensor, mask: Tensor | None) -> Tensor:
-        # Half precision would round the answer; single precision is what fused kernels take, and enough.
-        scores = scores if scores.dtype == torch.float64 else scores.float()
-        P = soft_permutation(scores, descending=True, mask=mask, eps=eps, cost=cost, squash=squash, solver=solver)
-        return P.to(wide_dtype(scores.device))
+class _Places(Protocol):
+    def means(self, scores: Tensor, mask: Tensor | None, phi: Tensor) -> Tensor:
+        """(..., n) the mean of phi (n,), given on the positions from the top, over the positions of each item."""
 
-    return places
+    def matrix(self, scores: Tensor, mask: Tensor | None) -> Tensor:
+        """P (..., positions, items), positions from the top; items that do not exist are nowhere."""
 
 
-def _hard(scores: Tensor, mask: Tensor | None) -> Tensor:
-    scores = scores.to(wide_dtype(scores.device))
-    there = torch.ones_like(scores, dtype=torch.bool) if mask is None else mask
-    scores = torch.where(there, scores, 0.0)
-    other, mine = scores.unsqueeze(-2), scores.unsqueeze(-1)
-    above = ((other > mine) & there.unsqueeze(-2)).sum(-1).unsqueeze(-2)
-    tied = ((other == mine) & there.unsqueeze(-2)).sum(-1).clamp(min=1).unsqueeze(-2)
-    at = torch.arange(scores.shape[-1], device=scores.device, dtype=torch.int64).unsqueeze(-1)
-    P = torch.where((at >= above) & (at < above + tied) & there.unsqueeze(-2), 1.0 / tied, 0.0).to(scores.dtype)
-    return torch.where(scores.isnan().any(-1)[..., None, None], torch.nan, P)
+class _Soft(NamedTuple):
+    eps: float | Tensor
+    cost: Cost
+    squash: Squash
+    solver: Solver
+    backend: str
+
+    def means(self, scores: Tensor, mask: Tensor | None, phi: Tensor) -> Tensor:
+        v = phi.flip(-1)  # targets increase, and the last of them is the top
+        if mask is not None:
+            from_top = mask.sum(-1, keepdim=True) - 1 - torch.arange(len(phi), device=phi.device, dtype=torch.int64)
+            v = phi.expand(from_top.shape).gather(-1, from_top.clamp(min=0))
+        means = averages_of_targets(in_single(scores), v, mask=mask, **self._asdict())
+        return means.to(phi.dtype)
+
+    def matrix(self, scores: Tensor, mask: Tensor | None) -> Tensor:
+        return soft_permutation(in_single(scores), descending=True, mask=mask, **self._asdict())
+
+
+class _Hard:
+    def means(self, scores: Tensor, mask: Tensor | None, phi: Tensor) -> Tensor:
+        first, last = hard_places(scores, mask, descending=True)
+        until = torch.nn.functional.pad(phi.cumsum(-1), (1, 0)).expand(*first.shape[:-1], -1)
+        before, upto = (t.nan_to_num(1.0).long().clamp(min=0) for t in (first - 1.0, last))
+        means = (until.gather(-1, upto) - until.gather(-1, before)) / (last - first + 1.0)
+        if first is last:  # nothing is tied: phi as it is
+            means = torch.where(first.isnan(), torch.nan, phi.expand(first.shape).gather(-1, before))
+        return means
+
+    def matrix(self, scores: Tensor, mask: Tensor | None) -> Tensor:
+        first, last = hard_places(scores, mask, descending=True)
+        at = _positions(scores).unsqueeze(-1)
+        there = (at >= first.unsqueeze(-2)) & (at <= last.unsqueeze(-2))
+        P = torch.where(there, 1.0 / (last - first + 1.0).unsqueeze(-2), 0.0)
+        return torch.where(first.isnan().any(-1)[..., None, None], torch.nan, P)
 
 
 # ---- the metrics, one value a list, whatever gives the positions
@@ -78,17 +100,17 @@ def _hard(scores: Tensor, mask: Tensor | None) -> Tensor:
 
 def _ndcg(places: _Places, scores: Tensor, relevance: Tensor, k: int | None, gain: str, mask: Tensor | None) -> Tensor:
     require_choice(gain, ("linear", "exponential"), "gain")
-    relevance, P = _posed(places, scores, relevance, k, mask)
+    relevance, kept = _checked(scores, relevance, k, mask)
     gains = relevance if gain == "linear" else relevance.exp2() - 1.0
-    phi = _cut(1.0 / (_positions(P) + 1.0).log2(), k)
+    phi = _cut(1.0 / (_positions(scores) + 1.0).log2(), k)
     ideal = (gains.sort(dim=-1, descending=True).values * phi).sum(-1)
-    return _over((gains * (phi @ P)).sum(-1), ideal).to(scores.dtype)
+    return _over((gains * places.means(scores, kept, phi)).sum(-1), ideal).to(scores.dtype)
 
 
 def _recall(places: _Places, scores: Tensor, relevance: Tensor, k: int, mask: Tensor | None) -> Tensor:
-    relevance, P = _posed(places, scores, relevance, k, mask)
-    relevant = (relevance > 0).to(P.dtype)
-    found = (relevant * (_cut(torch.ones_like(_positions(P)), k) @ P)).sum(-1)
+    relevance, kept = _checked(scores, relevance, k, mask)
+    relevant = (relevance > 0).to(relevance.dtype)
+    found = (relevant * places.means(scores, kept, _cut(torch.ones_like(_positions(scores)), k))).sum(-1)
     return _over(found, relevant.sum(-1)).to(scores.dtype)
 
 
@@ -96,13 +118,8 @@ def _average_precision(
     places: _Places, scores: Tensor, relevance: Tensor, k: int | None, mask: Tensor | None
 ) -> Tensor:
     relevance, P = _posed(places, scores, relevance, k, mask)
-    relevant = (relevance > 0).to(P.dtype)
-    above, below = _elsewhere(P)
-    Q = _quotient(above, above + below)
-    of_relevant = (Q * relevant.unsqueeze(-2)).sum(-1, keepdim=True)
-    # Of the others: without the item itself, which is relevant where this counts.
-    precision = (1.0 + of_relevant - Q) / (1.0 + Q.sum(-1, keepdim=True) - Q)
-    reached = (_cut(torch.ones_like(_positions(P)), k) @ (P * precision) * relevant).sum(-1)
+    relevant = (relevance > 0).to(relevance.dtype)
+    reached = precision_sum(P.mT, relevant, _cut(torch.ones_like(_positions(P)), k))
     possible = relevant.sum(-1).clamp(max=float(P.shape[-1] if k is None else k))
     return _over(reached, possible).to(scores.dtype)
 
@@ -119,17 +136,14 @@ def _reciprocal_rank(places: _Places, scores: Tensor, relevance: Tensor, k: int 
     return (not_before * met * _cut(1.0 / _positions(P), k)).sum(-1).to(scores.dtype)
 
 
-def _posed(
-    places: _Places, scores: Tensor, relevance: Tensor, k: int | None, mask: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """Relevance, zero where masked, and P; both in full precision."""
+def _checked(scores: Tensor, relevance: Tensor, k: int | None, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Relevance in full precision, zero where masked, and the mask."""
     require_rows(scores, "scores")
     relevance = require_same_shape(relevance, scores, "relevance", "scores").detach()
     if k is not None:
         require_count(k, None, "k", "")
     kept = as_mask(mask, scores, "scores")
-    wide = wide_dtype(scores.device)
-    relevance = relevance.to(wide)
+    relevance = relevance.to(wide_dtype(scores.device))
     if kept is not None:
         relevance = torch.where(kept, relevance, 0.0)
     if values_readable(relevance) and not (relevance >= 0).all():
@@ -137,13 +151,21 @@ def _posed(
             f"relevance must be non-negative (0 is irrelevant), but its smallest entry is {relevance.min().item():g}; "
             "shift the grades, or leave items out with mask=."
         )
-    P = places(scores, kept)
+    return relevance, kept
+
+
+def _posed(
+    places: _Places, scores: Tensor, relevance: Tensor, k: int | None, mask: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Relevance in full precision, zero where masked, and P in that of the scores, or in single precision at least."""
+    relevance, kept = _checked(scores, relevance, k, mask)
+    P = places.matrix(scores, kept)
     return relevance, P if kept is None else torch.where(kept.unsqueeze(-2), P, 0.0)
 
 
-def _positions(P: Tensor) -> Tensor:
-    """1, ..., n."""
-    return torch.arange(1, P.shape[-1] + 1, dtype=P.dtype, device=P.device)
+def _positions(scores: Tensor) -> Tensor:
+    """1, ..., n in full precision."""
+    return torch.arange(1, scores.shape[-1] + 1, dtype=wide_dtype(scores.device), device=scores.device)
 
 
 def _elsewhere(P: Tensor) -> tuple[Tensor, Tensor]:
@@ -203,7 +225,7 @@ def ndcg(
     >>> ndcg(scores, relevance)
     tensor(0.6934)
     """
-    values = _ndcg(_hard, scores, relevance, k, gain, mask)
+    values = _ndcg(_Hard(), scores, relevance, k, gain, mask)
     return reduce(values, reduction, weights, any_entry(as_mask(mask, scores, "scores")))
 
 
@@ -220,6 +242,7 @@ def ndcg_loss(
     cost: Cost = 2,
     squash: Squash = "sigmoid",
     solver: Solver = DEFAULT_SOLVER,
+    backend: str = "auto",
 ) -> Tensor:
     """1 - NDCG with soft positions; see ``ndcg``.
 
@@ -240,7 +263,7 @@ def ndcg_loss(
     >>> ndcg_loss(scores, relevance, eps=1e-4)
     tensor(0.3066)
     """
-    values = _ndcg(_soft(eps, cost, squash, solver), scores, relevance, k, gain, mask)
+    values = _ndcg(_Soft(eps, cost, squash, solver, backend), scores, relevance, k, gain, mask)
     return _one_minus(values, mask, scores, weights, reduction)
 
 
@@ -268,7 +291,7 @@ def average_precision(
     >>> average_precision(scores, relevance)
     tensor(0.5833)
     """
-    values = _average_precision(_hard, scores, relevance, k, mask)
+    values = _average_precision(_Hard(), scores, relevance, k, mask)
     return reduce(values, reduction, weights, any_entry(as_mask(mask, scores, "scores")))
 
 
@@ -284,6 +307,7 @@ def average_precision_loss(
     cost: Cost = 2,
     squash: Squash = "sigmoid",
     solver: Solver = DEFAULT_SOLVER,
+    backend: str = "auto",
 ) -> Tensor:
     """1 - average precision with soft positions; see ``average_precision``.
 
@@ -303,7 +327,7 @@ def average_precision_loss(
     >>> average_precision_loss(scores, relevance, eps=1e-4)
     tensor(0.4167)
     """
-    values = _average_precision(_soft(eps, cost, squash, solver), scores, relevance, k, mask)
+    values = _average_precision(_Soft(eps, cost, squash, solver, backend), scores, relevance, k, mask)
     return _one_minus(values, mask, scores, weights, reduction)
 
 
@@ -331,7 +355,7 @@ def reciprocal_rank(
     >>> reciprocal_rank(scores, relevance)
     tensor(0.5000)
     """
-    values = _reciprocal_rank(_hard, scores, relevance, k, mask)
+    values = _reciprocal_rank(_Hard(), scores, relevance, k, mask)
     return reduce(values, reduction, weights, any_entry(as_mask(mask, scores, "scores")))
 
 
@@ -347,6 +371,7 @@ def reciprocal_rank_loss(
     cost: Cost = 2,
     squash: Squash = "sigmoid",
     solver: Solver = DEFAULT_SOLVER,
+    backend: str = "auto",
 ) -> Tensor:
     """1 - reciprocal rank with soft positions; see ``reciprocal_rank``.
 
@@ -366,7 +391,7 @@ def reciprocal_rank_loss(
     >>> reciprocal_rank_loss(scores, relevance, eps=1e-4)
     tensor(0.5000)
     """
-    values = _reciprocal_rank(_soft(eps, cost, squash, solver), scores, relevance, k, mask)
+    values = _reciprocal_rank(_Soft(eps, cost, squash, solver, backend), scores, relevance, k, mask)
     return _one_minus(values, mask, scores, weights, reduction)
 
 
@@ -394,7 +419,7 @@ def recall_at_k(
     >>> recall_at_k(scores, relevance, 2)
     tensor(0.5000)
     """
-    values = _recall(_hard, scores, relevance, k, mask)
+    values = _recall(_Hard(), scores, relevance, k, mask)
     return reduce(values, reduction, weights, any_entry(as_mask(mask, scores, "scores")))
 
 
@@ -410,6 +435,7 @@ def recall_at_k_loss(
     cost: Cost = 2,
     squash: Squash = "sigmoid",
     solver: Solver = DEFAULT_SOLVER,
+    backend: str = "auto",
 ) -> Tensor:
     """1 - recall at k with soft positions; see ``recall_at_k``.
 
@@ -429,5 +455,5 @@ def recall_at_k_loss(
     >>> recall_at_k_loss(scores, relevance, 2, eps=1e-4)
     tensor(0.5000)
     """
-    values = _recall(_soft(eps, cost, squash, solver), scores, relevance, k, mask)
+    values = _recall(_Soft(eps, cost, squash, solver, backend), scores, relevance, k, mask)
     return _one_minus(values, mask, scores, weights, reduction)

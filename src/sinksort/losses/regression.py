@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ..core.checks import require_non_negative
 from ..core.costs import Cost
+from ..core.kantorovich import order_of
 from ..core.problem import like_rows
 from ..core.solvers import Solver
 from ..core.squash import Squash
@@ -40,6 +41,7 @@ def least_quantile_loss(
     cost: Cost = 2,
     squash: Squash = "robust",
     solver: Solver = DEFAULT_SOLVER,
+    backend: str = "auto",
 ) -> Tensor:
     """The soft ``q`` quantile of abs(residuals)^power along the last dimension.
 
@@ -78,6 +80,7 @@ def least_quantile_loss(
         cost=cost,
         squash=_resolved(squash, sizes, kept),
         solver=solver,
+        backend=backend,
     )
     return reduce(quantile, reduction, exists=any_entry(kept))
 
@@ -94,6 +97,7 @@ def trimmed_loss(
     cost: Cost = 2,
     squash: Squash = "robust",
     solver: Solver = DEFAULT_SOLVER,
+    backend: str = "auto",
 ) -> Tensor:
     """The mean of the losses between their ``low`` and ``high`` quantiles: a soft trimmed mean.
 
@@ -130,6 +134,7 @@ def trimmed_loss(
         cost=cost,
         squash=_resolved(squash, losses, kept),
         solver=solver,
+        backend=backend,
     )
     return reduce(mean, reduction, exists=any_entry(kept))
 
@@ -145,6 +150,7 @@ def median_of_means(
     cost: Cost = 2,
     squash: Squash = "robust",
     solver: Solver = DEFAULT_SOLVER,
+    backend: str = "auto",
 ) -> Tensor:
     """The soft median of the means of ``blocks`` consecutive parts of a row: a mean that outliers cannot move.
 
@@ -180,7 +186,14 @@ def median_of_means(
     filled = mass > 0
     means = empty.scatter_add(-1, block, share * values) / torch.where(filled, mass, 1.0)
     middle = soft_quantile(
-        means, 0.5, mask=filled, eps=eps, cost=cost, squash=_resolved(squash, means, filled), solver=solver
+        means,
+        0.5,
+        mask=filled,
+        eps=eps,
+        cost=cost,
+        squash=_resolved(squash, means, filled),
+        solver=solver,
+        backend=backend,
     )
     return reduce(middle, reduction, exists=filled.any(-1))
 
@@ -205,9 +218,11 @@ def _resolved(squash: Squash, x: Tensor, kept: Tensor | None) -> Squash:
 def _median(x: Tensor, kept: Tensor | None) -> Tensor:
     """(..., 1) the middle value of each row, the mean of the two middle ones when there are two."""
     n = x.shape[-1]
-    ordered = (x if kept is None else torch.where(kept, x, float("inf"))).sort(dim=-1).values
-    count = (
-        torch.full_like(x[..., :1], n, dtype=torch.int64) if kept is None else kept.sum(-1, keepdim=True).clamp(min=1)
-    )
-    middle = 0.5 * (ordered.gather(-1, (count - 1) // 2) + ordered.gather(-1, count // 2))
+    if kept is None:
+        middle = order_of(x.detach())[..., (n - 1) // 2 : n // 2 + 1]
+    else:
+        count = kept.sum(-1, keepdim=True).clamp(min=1)
+        order = order_of(torch.where(kept, x.detach(), float("inf")))
+        middle = order.gather(-1, torch.cat([(count - 1) // 2, count // 2], dim=-1))
+    middle = x.gather(-1, middle).mean(-1, keepdim=True)
     return torch.where(torch.isfinite(middle), middle, 0.0)

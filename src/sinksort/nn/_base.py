@@ -38,13 +38,13 @@ class SoftModule(nn.Module):
 
     eps: float | Tensor
 
-    def __init__(self, eps: float | Tensor, cost: Cost, squash: Squash, solver: Solver) -> None:
+    def __init__(self, eps: float | Tensor, cost: Cost, squash: Squash, solver: Solver, backend: str = "auto") -> None:
         super().__init__()
         if isinstance(eps, Tensor) and not isinstance(eps, nn.Parameter):
             self.register_buffer("eps", eps)
         else:
             self.eps = eps
-        self.cost, self.squash, self.solver = cost, squash, solver
+        self.cost, self.squash, self.solver, self.backend = cost, squash, solver, backend
 
     def extra_repr(self) -> str:
         """The options that are not the defaults, as they would be written in the constructor."""
@@ -64,7 +64,15 @@ class SoftModule(nn.Module):
 class SoftLoss(SoftModule):
     """A loss: also has a reduction."""
 
-    def __init__(self, reduction: Reduction, eps: float | Tensor, cost: Cost, squash: Squash, solver: Solver) -> None:
-        super().__init__(eps, cost, squash, solver)
+    def __init__(
+        self,
+        reduction: Reduction,
+        eps: float | Tensor,
+        cost: Cost,
+        squash: Squash,
+        solver: Solver,
+        backend: str = "auto",
+    ) -> None:
+        super().__init__(eps, cost, squash, solver, backend)
         require_choice(reduction, REDUCTIONS, "reduction")
         self.reduction: Reduction = reduction

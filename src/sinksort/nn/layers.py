@@ -36,8 +36,9 @@ class SoftRank(SoftModule):
         cost: Cost = 2,
         squash: Squash = "sigmoid",
         solver: Solver = DEFAULT_SOLVER,
+        backend: str = "auto",
     ) -> None:
-        super().__init__(eps, cost, squash, solver)
+        super().__init__(eps, cost, squash, solver, backend)
         self.dim, self.descending, self.straight_through = dim, descending, straight_through
 
     def forward(self, x: Tensor, *, weights: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
@@ -51,6 +52,7 @@ class SoftRank(SoftModule):
             cost=self.cost,
             squash=self.squash,
             solver=self.solver,
+            backend=self.backend,
         )
         if not self.straight_through:
             return soft
@@ -78,8 +80,9 @@ class SoftSort(SoftModule):
         cost: Cost = 2,
         squash: Squash = "sigmoid",
         solver: Solver = DEFAULT_SOLVER,
+        backend: str = "auto",
     ) -> None:
-        super().__init__(eps, cost, squash, solver)
+        super().__init__(eps, cost, squash, solver, backend)
         self.dim, self.descending, self.num_targets = dim, descending, num_targets
         self.straight_through = straight_through
 
@@ -95,6 +98,7 @@ class SoftSort(SoftModule):
             cost=self.cost,
             squash=self.squash,
             solver=self.solver,
+            backend=self.backend,
         )
         if not self.straight_through:
             return soft
@@ -126,8 +130,9 @@ class SoftQuantile(SoftModule):
         cost: Cost = 2,
         squash: Squash = "sigmoid",
         solver: Solver = DEFAULT_SOLVER,
+        backend: str = "auto",
     ) -> None:
-        super().__init__(eps, cost, squash, solver)
+        super().__init__(eps, cost, squash, solver, backend)
         self.q, self.dim, self.keepdim, self.width = q, dim, keepdim, width
         self.interpolation: Interpolation = interpolation
         self.straight_through = straight_through
@@ -146,6 +151,7 @@ class SoftQuantile(SoftModule):
             cost=self.cost,
             squash=self.squash,
             solver=self.solver,
+            backend=self.backend,
         )
         if not self.straight_through:
             return soft
@@ -183,8 +189,9 @@ class SoftTopK(SoftModule):
         cost: Cost = 2,
         squash: Squash = "sigmoid",
         solver: Solver = DEFAULT_SOLVER,
+        backend: str = "auto",
     ) -> None:
-        super().__init__(eps, cost, squash, solver)
+        super().__init__(eps, cost, squash, solver, backend)
         self.k, self.dim, self.largest, self.straight_through = k, dim, largest, straight_through
 
     def forward(self, x: Tensor, *, mask: Tensor | None = None) -> TopK:
@@ -198,6 +205,7 @@ class SoftTopK(SoftModule):
             cost=self.cost,
             squash=self.squash,
             solver=self.solver,
+            backend=self.backend,
         )
         if not self.straight_through:
             return soft
@@ -237,8 +245,9 @@ class QuantilePool(SoftModule):
         cost: Cost = 2,
         squash: Squash = "sigmoid",
         solver: Solver = DEFAULT_SOLVER,
+        backend: str = "auto",
     ) -> None:
-        super().__init__(eps, cost, squash, solver)
+        super().__init__(eps, cost, squash, solver, backend)
         self.q, self.dim, self.flatten, self.width = tuple(q), dim, flatten, width
         self.interpolation: Interpolation = interpolation
 
@@ -257,5 +266,6 @@ class QuantilePool(SoftModule):
             cost=self.cost,
             squash=self.squash,
             solver=self.solver,
+            backend=self.backend,
         ).movedim(0, -1)
         return pooled.flatten(-2) if self.flatten and pooled.ndim > 1 else pooled

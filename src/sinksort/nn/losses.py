@@ -40,8 +40,9 @@ class TopKLoss(SoftLoss):
         cost: Cost = 2,
         squash: Squash = "sigmoid",
         solver: Solver = DEFAULT_SOLVER,
+        backend: str = "auto",
     ) -> None:
-        super().__init__(reduction, eps, cost, squash, solver)
+        super().__init__(reduction, eps, cost, squash, solver, backend)
         self.k, self.J, self.rescale, self.positives = k, J, rescale, positives
 
     def forward(
@@ -61,6 +62,7 @@ class TopKLoss(SoftLoss):
             cost=self.cost,
             squash=self.squash,
             solver=self.solver,
+            backend=self.backend,
         )
 
 
@@ -85,8 +87,9 @@ class LeastQuantileLoss(SoftLoss):
         cost: Cost = 2,
         squash: Squash = "robust",
         solver: Solver = DEFAULT_SOLVER,
+        backend: str = "auto",
     ) -> None:
-        super().__init__(reduction, eps, cost, squash, solver)
+        super().__init__(reduction, eps, cost, squash, solver, backend)
         self.q, self.power, self.width, self.interpolation = q, power, width, interpolation
 
     def forward(self, residuals: Tensor, *, weights: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
@@ -103,6 +106,7 @@ class LeastQuantileLoss(SoftLoss):
             cost=self.cost,
             squash=self.squash,
             solver=self.solver,
+            backend=self.backend,
         )
 
 
@@ -125,8 +129,9 @@ class TrimmedLoss(SoftLoss):
         cost: Cost = 2,
         squash: Squash = "robust",
         solver: Solver = DEFAULT_SOLVER,
+        backend: str = "auto",
     ) -> None:
-        super().__init__(reduction, eps, cost, squash, solver)
+        super().__init__(reduction, eps, cost, squash, solver, backend)
         self.low, self.high = low, high
 
     def forward(self, losses: Tensor, *, weights: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
@@ -141,6 +146,7 @@ class TrimmedLoss(SoftLoss):
             cost=self.cost,
             squash=self.squash,
             solver=self.solver,
+            backend=self.backend,
         )
 
 
@@ -162,8 +168,9 @@ class MedianOfMeans(SoftLoss):
         cost: Cost = 2,
         squash: Squash = "robust",
         solver: Solver = DEFAULT_SOLVER,
+        backend: str = "auto",
     ) -> None:
-        super().__init__(reduction, eps, cost, squash, solver)
+        super().__init__(reduction, eps, cost, squash, solver, backend)
         self.blocks = blocks
 
     def forward(self, losses: Tensor, *, weights: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
@@ -177,6 +184,7 @@ class MedianOfMeans(SoftLoss):
             cost=self.cost,
             squash=self.squash,
             solver=self.solver,
+            backend=self.backend,
         )
 
 
@@ -201,8 +209,9 @@ class QuantileParityLoss(SoftLoss):
         cost: Cost = 2,
         squash: Squash = "sigmoid",
         solver: Solver = DEFAULT_SOLVER,
+        backend: str = "auto",
     ) -> None:
-        super().__init__(reduction, eps, cost, squash, solver)
+        super().__init__(reduction, eps, cost, squash, solver, backend)
         self.p, self.num_quantiles, self.num_groups = p, num_quantiles, num_groups
 
     def forward(
@@ -221,6 +230,7 @@ class QuantileParityLoss(SoftLoss):
             cost=self.cost,
             squash=self.squash,
             solver=self.solver,
+            backend=self.backend,
         )
 
 
@@ -245,8 +255,9 @@ class KNNLoss(SoftLoss):
         cost: Cost = 2,
         squash: Squash = "sigmoid",
         solver: Solver = DEFAULT_SOLVER,
+        backend: str = "auto",
     ) -> None:
-        super().__init__(reduction, eps, cost, squash, solver)
+        super().__init__(reduction, eps, cost, squash, solver, backend)
         self.k, self.objective, self.num_classes = k, objective, num_classes
 
     def forward(
@@ -272,6 +283,7 @@ class KNNLoss(SoftLoss):
             cost=self.cost,
             squash=self.squash,
             solver=self.solver,
+            backend=self.backend,
         )
 
 
@@ -296,8 +308,9 @@ class ConformalSizeLoss(SoftLoss):
         cost: Cost = 2,
         squash: Squash = "sigmoid",
         solver: Solver = DEFAULT_SOLVER,
+        backend: str = "auto",
     ) -> None:
-        super().__init__(reduction, eps, cost, squash, solver)
+        super().__init__(reduction, eps, cost, squash, solver, backend)
         self.alpha, self.temperature, self.free = alpha, temperature, free
 
     def forward(
@@ -316,4 +329,5 @@ class ConformalSizeLoss(SoftLoss):
             cost=self.cost,
             squash=self.squash,
             solver=self.solver,
+            backend=self.backend,
         )

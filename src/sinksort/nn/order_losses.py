@@ -32,8 +32,9 @@ class SpearmanLoss(SoftLoss):
         cost: Cost = 2,
         squash: Squash = "sigmoid",
         solver: Solver = DEFAULT_SOLVER,
+        backend: str = "auto",
     ) -> None:
-        super().__init__(reduction, eps, cost, squash, solver)
+        super().__init__(reduction, eps, cost, squash, solver, backend)
 
     def forward(
         self, predictions: Tensor, targets: Tensor, *, weights: Tensor | None = None, mask: Tensor | None = None
@@ -48,6 +49,7 @@ class SpearmanLoss(SoftLoss):
             cost=self.cost,
             squash=self.squash,
             solver=self.solver,
+            backend=self.backend,
         )
 
 
@@ -70,8 +72,9 @@ class KendallLoss(SoftLoss):
         cost: Cost = 2,
         squash: Squash = "sigmoid",
         solver: Solver = DEFAULT_SOLVER,
+        backend: str = "auto",
     ) -> None:
-        super().__init__(reduction, eps, cost, squash, solver)
+        super().__init__(reduction, eps, cost, squash, solver, backend)
         self.pair_weights, self.margin = pair_weights, margin
 
     def forward(
@@ -89,6 +92,7 @@ class KendallLoss(SoftLoss):
             cost=self.cost,
             squash=self.squash,
             solver=self.solver,
+            backend=self.backend,
         )
 
 
@@ -110,8 +114,9 @@ class NDCGLoss(SoftLoss):
         cost: Cost = 2,
         squash: Squash = "sigmoid",
         solver: Solver = DEFAULT_SOLVER,
+        backend: str = "auto",
     ) -> None:
-        super().__init__(reduction, eps, cost, squash, solver)
+        super().__init__(reduction, eps, cost, squash, solver, backend)
         self.k, self.gain = k, gain
 
     def forward(
@@ -129,6 +134,7 @@ class NDCGLoss(SoftLoss):
             cost=self.cost,
             squash=self.squash,
             solver=self.solver,
+            backend=self.backend,
         )
 
 
@@ -151,8 +157,9 @@ class AveragePrecisionLoss(SoftLoss):
         cost: Cost = 2,
         squash: Squash = "sigmoid",
         solver: Solver = DEFAULT_SOLVER,
+        backend: str = "auto",
     ) -> None:
-        super().__init__(reduction, eps, cost, squash, solver)
+        super().__init__(reduction, eps, cost, squash, solver, backend)
         self.k = k
 
     def forward(
@@ -169,6 +176,7 @@ class AveragePrecisionLoss(SoftLoss):
             cost=self.cost,
             squash=self.squash,
             solver=self.solver,
+            backend=self.backend,
         )
 
 
@@ -191,8 +199,9 @@ class ReciprocalRankLoss(SoftLoss):
         cost: Cost = 2,
         squash: Squash = "sigmoid",
         solver: Solver = DEFAULT_SOLVER,
+        backend: str = "auto",
     ) -> None:
-        super().__init__(reduction, eps, cost, squash, solver)
+        super().__init__(reduction, eps, cost, squash, solver, backend)
         self.k = k
 
     def forward(
@@ -209,6 +218,7 @@ class ReciprocalRankLoss(SoftLoss):
             cost=self.cost,
             squash=self.squash,
             solver=self.solver,
+            backend=self.backend,
         )
 
 
@@ -231,8 +241,9 @@ class RecallAtKLoss(SoftLoss):
         cost: Cost = 2,
         squash: Squash = "sigmoid",
         solver: Solver = DEFAULT_SOLVER,
+        backend: str = "auto",
     ) -> None:
-        super().__init__(reduction, eps, cost, squash, solver)
+        super().__init__(reduction, eps, cost, squash, solver, backend)
         self.k = k
 
     def forward(
@@ -249,6 +260,7 @@ class RecallAtKLoss(SoftLoss):
             cost=self.cost,
             squash=self.squash,
             solver=self.solver,
+            backend=self.backend,
         )
 
 
@@ -270,8 +282,9 @@ class PermutationCrossEntropy(SoftLoss):
         cost: Cost = 2,
         squash: Squash = "sigmoid",
         solver: Solver = DEFAULT_SOLVER,
+        backend: str = "auto",
     ) -> None:
-        super().__init__(reduction, eps, cost, squash, solver)
+        super().__init__(reduction, eps, cost, squash, solver, backend)
 
     def forward(
         self, scores: Tensor, ranks: Tensor, *, weights: Tensor | None = None, mask: Tensor | None = None
@@ -286,4 +299,5 @@ class PermutationCrossEntropy(SoftLoss):
             cost=self.cost,
             squash=self.squash,
             solver=self.solver,
+            backend=self.backend,
         )

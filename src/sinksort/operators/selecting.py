@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..core.checks import require_between
+from ..core.checks import require_between, values_readable
 from ..core.costs import Cost
 from ..core.modes import tracing
-from ..core.problem import as_row_of_one, as_rows, existing, like_batch, like_rows
+from ..core.problem import as_row_of_one, as_rows, existing, like_batch, like_rows, wide_dtype
 from ..core.solvers import Solver
-from ..core.squash import Squash
+from ..core.squash import Squash, normalize
 from ..kernels import requests
 from ..kernels.compiled_plan import CompiledPlan
 from ..linear.choose import plan_for
@@ -88,6 +88,10 @@ def soft_quantile(
     plain = None if mask is not None or isinstance(width, Tensor) or tracing() else plain_levels(q)
     levels = quantile_levels(q, width, x.device) if plain is None else plain
     one = levels.ndim == 0 if isinstance(levels, Tensor) else not isinstance(levels, tuple)
+    if callable(squash) and one and mask is None and weights is None:
+        alone = _by_shares(x, rows, fillers_of(x, levels, how, dim, None), eps, cost, squash, solver, backend)
+        if alone is not None:
+            return alone.unsqueeze(dim) if keepdim else alone
     quantiles = requests.quantiles(x, fillers_of, levels, how, dim, weights, mask, eps, cost, squash, solver, backend)
     kept, _ = existing(x, dim, mask) if mask is not None else (None, None)
     if quantiles is None:
@@ -111,6 +115,36 @@ def soft_quantile(
     if kept is not None:
         quantiles = torch.where(kept.any(-1), quantiles, 0.0)
     return quantiles.unsqueeze(dim if dim < 0 or one else dim + 1) if keepdim else quantiles
+
+
+def _by_shares(
+    x: Tensor,
+    rows: Tensor,
+    b: Tensor,
+    eps: float | Tensor,
+    cost: Cost,
+    squash: Callable[[Tensor], Tensor],
+    solver: Solver,
+    backend: str,
+) -> Tensor | None:
+    """One quantile of values in single precision that a callable squashes; None where fused kernels do not answer.
+
+    Kernels average the values that they squash themselves. Here they get places, and say what share of each value the
+    filler gets.
+    """
+    if x.element_size() > 4 or backend == "torch" or b.requires_grad or not values_readable(x) or x.numel() == 0:
+        return None
+    if not bool(rows.isfinite().all()):
+        return None
+    values = rows.to(wide_dtype(x.device))
+    places = normalize(values, values, squash, values, values)  # a callable looks at the values only
+    if not bool(((places >= 0) & (places <= 1)).all()):
+        return None
+    shares = requests.fillings(places.float(), b.reshape(-1, 3)[0], eps, cost, solver, backend)
+    if shares is None:
+        return None
+    shares = shares.to(values.dtype)
+    return ((shares * values).sum(-1) / shares.sum(-1)).to(x.dtype)
 
 
 def soft_median(

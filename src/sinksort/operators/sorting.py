@@ -17,8 +17,9 @@ from ..core.plan import Plan
 from ..core.problem import as_rows, of_number, pose
 from ..core.solvers import Newton, Solver
 from ..core.squash import Squash
-from ..kernels import padding, requests
+from ..kernels import carried, padding, requests
 from ..kernels.compiled_plan import compiled_plan
+from ..kernels.reference import log_shares as log_shares_of
 from ..linear.choose import dense_plan, plan_for, smooth_plan
 from ..linear.smooth import SmoothPlan
 
@@ -269,6 +270,16 @@ def soft_permutation(
             [0., 0., 1.],
             [1., 0., 0.]])
     """
+    plain = weights is None and mask is None and targets is None and target_weights is None
+    if plain and (num_targets is None or type(num_targets) is int):
+        rows = as_rows(x, dim)
+        n = rows.shape[-1]
+        m = n if num_targets is None else num_targets
+        shares = carried.shares(rows.reshape(-1, n), m, eps, cost, squash, solver, backend)
+        if shares is not None:
+            shares = shares.flip(-1) if descending else shares
+            # What a target receives is known, up to what the solver tolerates: this changes rounding only.
+            return (shares / shares.detach().sum(-2, keepdim=True)).reshape(*rows.shape, m).mT
     fused = requests.permutations(
         x, dim, descending, weights, mask, targets, target_weights, num_targets, eps, cost, squash, solver, backend
     )
@@ -309,6 +320,27 @@ def soft_permutation(
 
 
 @full_precision
+def log_shares(
+    x: Tensor,
+    *,
+    mask: Tensor | None = None,
+    eps: float | Tensor = 1e-2,
+    cost: Cost = 2,
+    squash: Squash = "sigmoid",
+    solver: Solver = DEFAULT_SOLVER,
+    backend: str = "auto",
+) -> Tensor:
+    """(..., n, n): the logarithm of the share of each value that goes to each default target, however small it is.
+
+    In float32 by fused kernels, in full precision everywhere else.
+    """
+    fused = requests.log_plans(x, -1, False, None, mask, None, None, None, eps, cost, squash, solver, backend)
+    if fused is not None:
+        return fused
+    return log_shares_of(dense_plan(pose(x, mask=mask, eps=eps, cost=cost, squash=squash), solver, backend))
+
+
+@full_precision
 def sort_with(
     values: Tensor,
     keys: Tensor,
@@ -324,6 +356,7 @@ def sort_with(
     cost: Cost = 2,
     squash: Squash = "sigmoid",
     solver: Solver = DEFAULT_SOLVER,
+    backend: str = "auto",
 ) -> Tensor:
     """``values`` put in the soft order of ``keys``, as ``values[keys.argsort()]`` does, differentiable in both.
 
@@ -344,6 +377,11 @@ def sort_with(
             f"values must have the shape of keys, {tuple(keys.shape)}, or that and further payload dimensions after "
             f"it, got {tuple(values.shape)}; move the payload dimensions to the end."
         )
+    plain = weights is None and mask is None and targets is None and target_weights is None
+    if plain and (num_targets is None or type(num_targets) is int) and values.numel():
+        carried_over = _carried(values, keys, dim, descending, num_targets, eps, cost, squash, solver, backend)
+        if carried_over is not None:
+            return carried_over
     plan = plan_for(
         keys,
         reads="averages",
@@ -358,12 +396,39 @@ def sort_with(
         cost=cost,
         squash=squash,
         solver=solver,
+        backend=backend,
     )
     dim = dim % keys.ndim
     payload_shape = values.shape[keys.ndim :]
     flat = values.reshape(*keys.shape, math.prod(payload_shape)).movedim(dim, -2)
     in_order = plan.push(flat).movedim(-2, dim).to(values.dtype)
     return in_order.reshape(*in_order.shape[:-1], *payload_shape)
+
+
+def _carried(
+    values: Tensor,
+    keys: Tensor,
+    dim: int,
+    descending: bool,
+    num_targets: int | None,
+    eps: float | Tensor,
+    cost: Cost,
+    squash: Squash,
+    solver: Solver,
+    backend: str,
+) -> Tensor | None:
+    """``sort_with`` by fused kernels, or None."""
+    rows = as_rows(keys, dim)
+    n, batch, payload_shape = rows.shape[-1], rows.shape[:-1], values.shape[keys.ndim :]
+    m = n if num_targets is None else num_targets
+    at = dim % keys.ndim
+    flat = values.reshape(*keys.shape, -1).movedim(at, -2)
+    payload = flat.reshape(-1, n, flat.shape[-1])
+    out = carried.pushed(rows.reshape(-1, n), payload, m, eps, cost, squash, solver, backend)
+    if out is None:
+        return None
+    out = out.flip(-2) if descending else out
+    return out.reshape(*batch, m, -1).movedim(-2, at).reshape(*batch[:at], m, *batch[at:], *payload_shape)
 
 
 @of_numbers_too
@@ -378,6 +443,7 @@ def quantile_normalize(
     cost: Cost = 2,
     squash: Squash = "sigmoid",
     solver: Solver = DEFAULT_SOLVER,
+    backend: str = "auto",
 ) -> Tensor:
     """``x`` mapped onto the distribution of ``reference``: each value becomes the reference value of its soft rank.
 
@@ -404,12 +470,9 @@ def quantile_normalize(
             f"reference must have shape (m,) or {tuple(wanted)} (m values along dim={dim} for each row of x), "
             f"got {tuple(reference.shape)}."
         )
-    fused = requests.normalized(x, reference, dim, weights, mask, eps, cost, squash, solver, "auto")
-    if fused is not None:
-        return fused
-    plan = plan_for(
+    return averages_of_targets(
         x,
-        reads="averages",
+        in_rows.sort(dim=-1).values,
         dim=dim,
         weights=weights,
         mask=mask,
@@ -418,5 +481,49 @@ def quantile_normalize(
         cost=cost,
         squash=squash,
         solver=solver,
+        backend=backend,
     )
-    return plan.pull(in_rows.sort(dim=-1).values.expand(*batch, -1))
+
+
+@full_precision
+def averages_of_targets(
+    x: Tensor,
+    v: Tensor,
+    *,
+    dim: int = -1,
+    weights: Tensor | None = None,
+    mask: Tensor | None = None,
+    num_targets: int | None = None,
+    eps: float | Tensor = 1e-2,
+    cost: Cost = 2,
+    squash: Squash = "sigmoid",
+    solver: Solver = DEFAULT_SOLVER,
+    backend: str = "auto",
+) -> Tensor:
+    """The average of ``v`` over the default targets that each value is sent to, in the shape of x.
+
+    ``v`` is (m,), or (..., m) with one row for each row of x, in the order of the targets, of which a row with padding
+    has as many as it holds values, unless ``num_targets`` says otherwise.
+    """
+    if v.requires_grad and v.ndim == 1 and weights is None and mask is None:
+        rows = as_rows(x, dim)
+        learned = carried.pulled(rows.reshape(-1, rows.shape[-1]), v, eps, cost, squash, solver, backend)
+        if learned is not None:
+            return learned.reshape(rows.shape).movedim(-1, dim)
+    fused = requests.averages(x, v, dim, weights, mask, num_targets, eps, cost, squash, solver, backend)
+    if fused is not None:
+        return fused
+    plan = plan_for(
+        x,
+        reads="averages",
+        dim=dim,
+        weights=weights,
+        mask=mask,
+        num_targets=num_targets,
+        eps=eps,
+        cost=cost,
+        squash=squash,
+        solver=solver,
+        backend=backend,
+    )
+    return plan.pull(v.expand(*as_rows(x, dim).shape[:-1], -1))
