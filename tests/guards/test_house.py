@@ -19,13 +19,13 @@ from tests.sources import LAYERS
 RATCHETS = {
     "lines in kernels/": 25669,
     "files in kernels/": 133,
-    "files flat in kernels/": 17,
+    "files flat in kernels/": 16,
     "files flat in the package": 5,
     "lines of the longest file in kernels/": 485,
     "functions in kernels/ with more than 16 parameters": 50,
     "parameters of the function with most": 38,
     "families": 9,
-    "lines of the largest family": 2973,
+    "lines of the largest family": 2900,
 }
 _SLACK = 0.02  #: a number that is smaller by more than this part has to be written down
 
@@ -35,7 +35,7 @@ _SLACK = 0.02  #: a number that is smaller by more than this part has to be writ
 DEVICES = ("cpu", "gpu")
 ENGINE = "engine"
 #: Files beside the families: they say which kernels answer a request, so they may import all of kernels/.
-ENTRIES = "cpu.rows cpu.long cpu.rejected gpu.rows gpu.long"
+ENTRIES = "cpu.by_nodes cpu.payloads cpu.rows cpu.long cpu.rejected gpu.rows gpu.long"
 
 #: Imports that break the contract: file -> what it should not import. None may be added.
 BROKEN: dict[str, str] = {
@@ -53,9 +53,6 @@ BROKEN: dict[str, str] = {
         "kernels.cpu.row.work"
     ),
     "kernels.cpu.lanes.rows_backward": "kernels.cpu.row.double_backward",
-    "kernels.cpu.row.carry": (
-        "kernels.contract kernels.cpu.lanes.band_carry kernels.cpu.lanes.band_rows kernels.cpu.rows"
-    ),
     "kernels.cpu.row.work": "kernels.cpu.sort.rows",
     "kernels.cpu.thresholds.read": "kernels.cpu.row.double_backward",
     "kernels.gpu.exact.pieces_nodes": "core.modes linear.rules",

@@ -17,7 +17,7 @@ from ..core.plan import Plan
 from ..core.problem import as_rows, of_number, pose
 from ..core.solvers import Newton, Solver
 from ..core.squash import Squash
-from ..kernels import carried, padding, requests
+from ..kernels import padding, payloads, requests
 from ..kernels.compiled_plan import compiled_plan
 from ..kernels.reference import log_shares as log_shares_of
 from ..linear.choose import dense_plan, plan_for, smooth_plan
@@ -275,7 +275,7 @@ def soft_permutation(
         rows = as_rows(x, dim)
         n = rows.shape[-1]
         m = n if num_targets is None else num_targets
-        shares = carried.shares(rows.reshape(-1, n), m, eps, cost, squash, solver, backend)
+        shares = payloads.shares(rows.reshape(-1, n), m, eps, cost, squash, solver, backend)
         if shares is not None:
             shares = shares.flip(-1) if descending else shares
             # What a target receives is known, up to what the solver tolerates: this changes rounding only.
@@ -424,7 +424,7 @@ def _carried(
     at = dim % keys.ndim
     flat = values.reshape(*keys.shape, -1).movedim(at, -2)
     payload = flat.reshape(-1, n, flat.shape[-1])
-    out = carried.pushed(rows.reshape(-1, n), payload, m, eps, cost, squash, solver, backend)
+    out = payloads.pushed(rows.reshape(-1, n), payload, m, eps, cost, squash, solver, backend)
     if out is None:
         return None
     out = out.flip(-2) if descending else out
@@ -507,7 +507,7 @@ def averages_of_targets(
     """
     if v.requires_grad and v.ndim == 1 and weights is None and mask is None:
         rows = as_rows(x, dim)
-        learned = carried.pulled(rows.reshape(-1, rows.shape[-1]), v, eps, cost, squash, solver, backend)
+        learned = payloads.pulled(rows.reshape(-1, rows.shape[-1]), v, eps, cost, squash, solver, backend)
         if learned is not None:
             return learned.reshape(rows.shape).movedim(-1, dim)
     fused = requests.averages(x, v, dim, weights, mask, num_targets, eps, cost, squash, solver, backend)

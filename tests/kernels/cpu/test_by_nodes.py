@@ -13,7 +13,8 @@ import sinksort
 from sinksort.linear.rules import MOST_READABLE, gauss_rule, interpolation
 
 pytest.importorskip("numba")
-from sinksort.kernels import autograd, by_nodes
+from sinksort.kernels import autograd
+from sinksort.kernels.cpu import by_nodes
 
 KINDS = ["normal", "uniform", "relu", "lognormal", "outlier", "clusters", "heavy", "even", "sorted", "constant"]
 

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from ...linear.rules import gauss_rule
-from .. import by_nodes
 from ..contract import Answer, Request, State, in_tensors, of_rows, some_rows
+from . import by_nodes
 from . import rows as short_rows
 from .engine.blocks import ARCTAN, BFLOAT16, FLOAT16, FLOAT32, IDENTITY, SIGMOID, Array, Rows
 from .engine.potentials import DONE, SEARCH

@@ -17,9 +17,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .. import by_nodes
 from ..contract import Answer, Request, State
 from ..dispatch import has_two_targets, least_eps, least_of, sharp
+from . import by_nodes
 from .engine.maths import F32, F64, SQUASH_CODES
 from .engine.sources import padded
 from .engine.threads import run

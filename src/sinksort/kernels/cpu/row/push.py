@@ -19,7 +19,7 @@ from .laplacian import substitute
 from .newton import complete, gather, scale
 from .read import BEFORE_LASTS, LASTS, pulled
 from .solve import ACCEPTED, carried_by_sources, carried_values, of_masses, outermost, save, solved
-from .work import (  # fmt: skip
+from .work import (
     AT,
     AW,
     BEST,

@@ -6,12 +6,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...contract import Request
-from .. import rows
-from ..engine.maths import F32
-from ..engine.threads import run
-from ..lanes.band_carry import carry_backward_many, carry_many, shares_backward_many, shares_many
-from ..lanes.band_rows import band_layout
+from ..contract import Request
+from . import rows
+from .engine.maths import F32
+from .engine.threads import run
+from .lanes.band_carry import carry_backward_many, carry_many, shares_backward_many, shares_many
+from .lanes.band_rows import band_layout
 
 _PRICE = 3.0  #: nanoseconds that a row takes, over n K
 

@@ -24,10 +24,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..core.modes import remembered
-from ..linear.refine import accepted_error
-from ..linear.rules import MOST_READABLE, gauss_rule, interpolation
-from .contract import Answer, Request, State, some_rows
+from ...core.modes import remembered
+from ...linear.refine import accepted_error
+from ...linear.rules import MOST_READABLE, gauss_rule, interpolation
+from ..contract import Answer, Request, State, some_rows
 
 _ACCEPTED = accepted_error(torch.float32)
 _HOPELESS = 0.3  #: error of a rule that says nothing about how many nodes are missing

@@ -88,7 +88,7 @@ def _solved(
     request = Request(_whole(x.detach().resolve_neg()), None, at.y, at.b, float(eps), squash, prepared={})  # type: ignore[arg-type]
     if too_fine("numba", request, "auto", "push", False, False):
         return None
-    kernels = importlib.import_module(f"{__package__}.row.carry")
+    kernels = importlib.import_module(f"{__package__}.cpu.payloads")
     found = kernels.solved(request, at.phi if v is None else v.unsqueeze(0), _ACCEPTED)
     if found is not None:
         remember("numba")
