@@ -42,8 +42,8 @@ LAYOUTS = {
 
 @pytest.fixture
 def memory(monkeypatch):
-    monkeypatch.setattr(memo, "_known", {})
-    return lambda: memo._known
+    monkeypatch.setattr(memo, "_remembered", {})
+    return lambda: memo._remembered
 
 
 def value_and_gradient(call, x, **options):

@@ -150,7 +150,7 @@ def test_unknown_backends_and_float64_of_long_rows_are_refused():
 
 def test_a_missing_package_is_an_error_by_name_and_logged_once_for_auto(monkeypatch, caplog):
     monkeypatch.setitem(dispatch._MISSING, "numba", dispatch._missing("a_package_that_is_not_there", "numba"))
-    monkeypatch.setattr(memo, "_known", {})
+    monkeypatch.setattr(memo, "_remembered", {})
     dispatch._said.clear()
     with pytest.raises(ValueError, match=r"is not installed; install it with: pip install numba"):
         sinksort.soft_rank(rows(2, 6), backend="numba")
@@ -333,7 +333,7 @@ def test_sharp_quantiles_and_top_values_are_right_row_by_row(n, eps):
 
 
 def test_a_call_made_before_is_decided_as_before_and_no_other_is(monkeypatch):
-    monkeypatch.setattr(memo, "_known", {})
+    monkeypatch.setattr(memo, "_remembered", {})
     x = rows(5, 30)
     for _ in range(2):
         other = rows(5, 30, seed=2).requires_grad_()
@@ -342,7 +342,7 @@ def test_a_call_made_before_is_decided_as_before_and_no_other_is(monkeypatch):
         ours, exact = sinksort.soft_rank(other, eps=0.05), sinksort.soft_rank(other, eps=0.05, backend="torch")
         torch.testing.assert_close(ours, exact, rtol=0, atol=1e-4)
         assert sinksort.last_backend() == "torch"
-    assert len(memo._known) == 2  # by name, and automatically; the reference is none of them
+    assert len(memo._remembered) == 2  # by name, and automatically; the reference is none of them
     torch.testing.assert_close(  # another dtype, another layout, what equals an option or cannot be one
         sinksort.soft_rank(x.double(), eps=0.05).float(), sinksort.soft_rank(x, eps=0.05), rtol=0, atol=1e-4
     )

@@ -569,7 +569,7 @@ def test_kernels_are_not_used_under_rocm(monkeypatch: pytest.MonkeyPatch) -> Non
     assert reason == "its kernels have never run on AMD's devices, and this is torch for ROCm"
     assert dispatch._missing("torch", "numba") is None
     monkeypatch.setitem(dispatch._MISSING, "triton", reason)
-    monkeypatch.setattr(memo, "_known", {})
+    monkeypatch.setattr(memo, "_remembered", {})
     with pytest.raises(ValueError, match="backend='triton' cannot answer this call: its kernels have never run on AMD"):
         sinksort.soft_rank(draw(), backend="triton")
 
@@ -599,7 +599,7 @@ def no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     wide = sinksort.core.problem.wide_dtype  # type: ignore[attr-defined]
     monkeypatch.setattr(wide, "__code__", (lambda device: torch.float32).__code__)
     monkeypatch.setattr(dispatch, "_AUTO", {})
-    monkeypatch.setattr(memo, "_known", {})
+    monkeypatch.setattr(memo, "_remembered", {})
 
 
 @pytest.mark.parametrize("eps", [1e-2, 1e-5])

@@ -35,7 +35,7 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Rows as if they were long; in the interpreter few panels, and many values at once. Nothing is remembered."""
-    monkeypatch.setattr(memo, "_known", {})
+    monkeypatch.setattr(memo, "_remembered", {})
     monkeypatch.setattr(launch, "_records", {})
     monkeypatch.setattr(by_grid, "_WHOLE", 0)
     if INTERPRETED:
@@ -101,7 +101,7 @@ def test_by_way_of_the_operator_nobody_looks_at_errors(monkeypatch):
     def looked(_):
         raise AssertionError("somebody waits for the device")
 
-    monkeypatch.setattr(autograd, "_late", looked)
+    monkeypatch.setattr(autograd, "_rejected_rows", looked)
     monkeypatch.setattr(dispatch, "_SHORT", 0)
     x = clusters().half().to(DEVICE).requires_grad_()
     out = sinksort.soft_rank(x, eps=1e-2, descending=True, backend="triton")

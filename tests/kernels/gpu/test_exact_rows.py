@@ -22,7 +22,7 @@ N = 257
 @pytest.fixture(autouse=True)
 def anew(monkeypatch):
     """Nothing is remembered of other launches."""
-    monkeypatch.setattr(memo, "_known", {})
+    monkeypatch.setattr(memo, "_remembered", {})
     monkeypatch.setattr(launch, "_records", {})
 
 

@@ -30,7 +30,7 @@ N = 141
 def shared(monkeypatch):
     """Rows as if they were long. One has three programs, of which the last has few values; of two, each has two."""
     monkeypatch.setattr(kernels, "_WHOLE", 0)
-    monkeypatch.setattr(memo, "_known", {})
+    monkeypatch.setattr(memo, "_remembered", {})
     monkeypatch.setattr(launch, "_records", {})
     if INTERPRETED:
         monkeypatch.setattr(kernels, "_SHARED_TILE", 16)
@@ -133,7 +133,7 @@ def test_by_way_of_the_operator_nobody_looks(monkeypatch):
     def looked(_):
         raise AssertionError("somebody waits for the device")
 
-    monkeypatch.setattr(autograd, "_late", looked)
+    monkeypatch.setattr(autograd, "_rejected_rows", looked)
     x = row_of_each("normal", n=N)[0].requires_grad_()
     out = sinksort.soft_quantile(x, 0.5, backend="triton")
     (grad,) = torch.autograd.grad(out, x)

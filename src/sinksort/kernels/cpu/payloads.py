@@ -63,7 +63,7 @@ class Solved:
 
 def solved(request: Request, phi: Tensor, accepted: float) -> Solved | None:
     """The plan of all rows by ``pull_band``, or None where it is not for these."""
-    if rows.unable(request) or not rows._in_many(request, phi):
+    if rows.unable(request) or not rows._in_band(request, phi):
         return None
     answer = rows.pull(request, phi)
     at, state = band_layout(request.x.shape[-1], request.y.shape[-1], 0), rows._kept(answer.state)
