@@ -62,7 +62,6 @@ _SHARP = ("rank-128x10", "rank-128x100", "rank-128x1000", "rank-16x1e4", "rank-1
           "topk-128x1000", "sort-128x100", "sort-1x1000", "permutation-128x20")  # fmt: skip
 STEADY = (
     *(Timed(cell, 1e-2) for cell in CELLS),
-    Timed.parse("sort-128x1000@0.01"),
     *(Timed(Cell.parse(key), 1e-3) for key in _SHARP),
 )
 #: Calls that compile most, longest first.

@@ -65,7 +65,7 @@ def process(bench, tmp_path, monkeypatch):
 
 def test_cells_are_those_of_the_table_and_are_read_as_they_are_written(bench):
     cells = bench.cells.CELLS
-    assert len(set(cells)) == 26
+    assert len(set(cells)) == 30
     assert all(bench.cells.Cell.parse(cell.key) == cell for cell in cells)
     assert bench.cells.Cell.parse("topk-128x1e4").title == "top-5 mask, 128 x 10^4"
     for wrong in ("rank", "isort-1x10", "rank-0x10", "rank-1xmany", "topk-4x5"):

@@ -382,6 +382,7 @@ DEFAULTS: dict[str, Any] = {"dim": -1, "descending": False, "largest": True, "ke
                             "squash": "sigmoid", "backend": "auto", "reduction": "mean",
                             "interpolation": "hazen"}  # fmt: skip
 OWN_DEFAULTS: dict[str, dict[str, Any]] = {
+    "compile": {"device": "cpu"},
     "conformal_quantile": {"alpha": 0.1},
     "conformal_size_loss": {"alpha": 0.1, "temperature": 0.1, "free": 1.0, "eps": 3e-3},
     "kendall": {"pair_weights": "equal"},

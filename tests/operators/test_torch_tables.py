@@ -579,7 +579,7 @@ def test_on_other_devices_the_reference_answers_and_says_so_once(kind: str, capl
     dispatch._said.clear()
     with caplog.at_level(logging.INFO, logger="sinksort"), FakeTensorMode():
         x = torch.empty(3, 12, dtype=torch.float32, device=kind)
-        chosen = [dispatch.chosen(x, 1e-2, 2, "sigmoid", sinksort.Newton(), "auto") for _ in range(2)]
+        chosen = [dispatch.backend_for(x, 1e-2, 2, "sigmoid", sinksort.Newton(), "auto") for _ in range(2)]
     assert chosen == [None, None]
     assert [record.message for record in caplog.records] == [
         f"sinksort: fused kernels are not used, since there are none for {kind} devices"

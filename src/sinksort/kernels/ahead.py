@@ -231,7 +231,7 @@ def _made(call: dict[str, Any]) -> dict[str, Any]:
     import sinksort
 
     shape, dtype = call["shape"], _DTYPES[call["dtype"]]
-    rows = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    rows = torch.randn(shape, generator=torch.Generator("cpu").manual_seed(0), dtype=torch.float64, device="cpu")
     x = rows.to(call["device"], dtype).requires_grad_()
     k = max(1, min(5, shape[-1] - 1))
     functions: dict[str, Callable[..., Any]] = {

@@ -60,22 +60,11 @@ def pulled(
     return (out + origin)[: len(x)]
 
 
-def shares(
-    x: Tensor, m: int, eps: float | Tensor, cost: Cost, squash: Squash, solver: Solver, backend: str
-) -> Tensor | None:
-    """(R, n, m): the share of each value of x (R, n) that goes to each default target."""
-    found = _solved(x, x.detach().nan_to_num(), None, m, eps, cost, squash, solver, backend)
-    if found is None:
-        return None
-    out: Tensor = _Shares.apply(_whole(x), found)  # type: ignore[attr-defined]
-    return out[: len(x)]
-
-
 def _solved(
     x: Tensor, payload: Tensor, v: Tensor | None, m: int, eps: float | Tensor, cost: Cost, squash: Squash,
     solver: Solver, backend: str,
 ) -> Any:  # fmt: skip
-    """A ``row.carry.Solved`` of the rows, made a multiple of 16; None if these kernels are not for them."""
+    """A ``cpu.payloads.Solved`` of the rows, made a multiple of 16; None if these kernels are not for them."""
     n = x.shape[-1]
     alike = x.dtype == payload.dtype == torch.float32
     if not (ordinary() and alike and x.is_cpu and len(x) and MOST_SELECTED < m <= MOST_TARGETS and values_readable(x)):
@@ -156,38 +145,6 @@ class _Pulled(torch.autograd.function._SingleLevelFunction):
             return *_differentiated(again, x, v, w), None
         of_x = ctx.found.pull_backward(v, w) if ctx.needs_input_grad[0] else None
         return of_x, ctx.found.carry(w).sum(0, dtype=torch.float64).to(v.dtype), None
-
-
-class _Shares(torch.autograd.function._SingleLevelFunction):
-    """(R, n, m): p_ij, from x (R, n)."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, found: Any) -> Tensor:
-        ctx.found = found
-        ctx.save_for_backward(x)
-        out: Tensor = found.shares()
-        return out
-
-    @staticmethod
-    @one_at_a_time
-    def backward(ctx: Any, C: Tensor) -> tuple[Tensor, None]:
-        (x,) = ctx.saved_tensors
-        scale: float = x.shape[-1] / C.shape[-1]
-
-        def again(x: Tensor) -> Tensor:
-            permutation: Tensor = _plan(ctx.found.request, x).permutation()
-            return permutation.mT * scale
-
-        if torch.is_grad_enabled():
-            own = x.view_as(x)
-            return torch.autograd.grad(again(own), own, C, create_graph=True)[0], None
-        of_x, fine = ctx.found.shares_backward(C)
-        if not bool(fine.all()):
-            late = (~fine).nonzero().squeeze(-1)
-            with torch.enable_grad():
-                own = x.detach()[late].requires_grad_()
-                (of_x[late],) = torch.autograd.grad(again(own), own, C[late])
-        return of_x, None
 
 
 def _plan(request: Request, x: Tensor) -> Any:

@@ -149,6 +149,8 @@ def _nodes_of_sorts(
 ) -> Targets | None:
     """Nodes in place of default targets; or all targets, said to be equal, where kernels want to know that."""
     n, m = rows.shape[-1], count_of(rows, num_targets)
+    if isinstance(eps, Tensor):  # kernels of nodes take one eps for all rows
+        return None
     nodes = sorting_nodes(m, entropy_number(eps), squash) if m > 1 else None
     if nodes is not None:
         return default_targets(n, m, nodes, descending, rows.device)

@@ -166,7 +166,7 @@ def too_fine(name: str, request: Request, backend: str, read: str, uneven: bool,
         return name == "triton" and backend == "auto" and request.a is not None and sharp(request, _FINE)
     weighted, K, eps = request.a is not None, request.y.shape[-1], least_of(request.eps) * _TYPED
     if read == "logs":
-        return (weighted or uneven) and eps < _FINE_LOGS
+        return ((weighted or uneven) and eps < _FINE_LOGS) or (name == "numba" and eps < _SMALL)
     ranks_of_few = read == "pull" and request.m is None and (3 if name == "triton" else 2) <= K <= MOST_SELECTED
     if name == "triton":
         return eps < _TINY or ranks_of_few or (weighted and eps < _FINE) or (uneven and eps <= _FINE)

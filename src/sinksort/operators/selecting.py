@@ -310,6 +310,7 @@ def soft_topk(
         )
     values = values[..., :k]
     if kept is not None:
+        values = _whole_rows(values, rows, k, largest, row_weights, kept, eps, cost, squash, solver, backend)
         values = torch.where(
             torch.arange(k, device=x.device, dtype=torch.int64) < kept.sum(-1, keepdim=True), values, 0.0
         )
@@ -326,6 +327,40 @@ def soft_topk(
         backend=backend,
     )
     return TopK(values.movedim(-1, dim), membership.movedim(-1, dim))
+
+
+def _whole_rows(
+    values: Tensor,
+    rows: Tensor,
+    k: int,
+    largest: bool,
+    weights: Tensor | None,
+    kept: Tensor,
+    eps: float | Tensor,
+    cost: Cost,
+    squash: Squash,
+    solver: Solver,
+    backend: str,
+) -> Tensor:
+    """``values``, and in rows with padding that hold at most k values all of these, sorted.
+
+    Such a row has no target for values beyond the k largest, as a row of k values without padding has none.
+    """
+    whole = kept.sum(-1, keepdim=True) <= k
+    if k == rows.shape[-1] or (values_readable(whole) and not bool(whole.any())):
+        return values
+    ordered = soft_sort(
+        rows,
+        descending=largest,
+        weights=weights,
+        mask=kept,
+        eps=eps,
+        cost=cost,
+        squash=squash,
+        solver=solver,
+        backend=backend,
+    )
+    return torch.where(whole, ordered[..., :k], values)
 
 
 def _share(x: Tensor, k: float | Tensor, dim: int, mask: Tensor | None) -> Tensor:

@@ -270,16 +270,6 @@ def soft_permutation(
             [0., 0., 1.],
             [1., 0., 0.]])
     """
-    plain = weights is None and mask is None and targets is None and target_weights is None
-    if plain and (num_targets is None or type(num_targets) is int):
-        rows = as_rows(x, dim)
-        n = rows.shape[-1]
-        m = n if num_targets is None else num_targets
-        shares = payloads.shares(rows.reshape(-1, n), m, eps, cost, squash, solver, backend)
-        if shares is not None:
-            shares = shares.flip(-1) if descending else shares
-            # What a target receives is known, up to what the solver tolerates: this changes rounding only.
-            return (shares / shares.detach().sum(-2, keepdim=True)).reshape(*rows.shape, m).mT
     fused = requests.permutations(
         x, dim, descending, weights, mask, targets, target_weights, num_targets, eps, cost, squash, solver, backend
     )
@@ -505,6 +495,20 @@ def averages_of_targets(
     ``v`` is (m,), or (..., m) with one row for each row of x, in the order of the targets, of which a row with padding
     has as many as it holds values, unless ``num_targets`` says otherwise.
     """
+    if isinstance(x, Tensor) and x.is_floating_point() and x.element_size() < 4:  # averages are rounded once
+        return averages_of_targets(
+            x.float(),
+            v.float() if v.is_floating_point() and v.element_size() < 4 else v,
+            dim=dim,
+            weights=weights,
+            mask=mask,
+            num_targets=num_targets,
+            eps=eps,
+            cost=cost,
+            squash=squash,
+            solver=solver,
+            backend=backend,
+        ).to(x.dtype)
     if v.requires_grad and v.ndim == 1 and weights is None and mask is None:
         rows = as_rows(x, dim)
         learned = payloads.pulled(rows.reshape(-1, rows.shape[-1]), v, eps, cost, squash, solver, backend)

@@ -5,6 +5,7 @@ Everything is made from the raw results (see ``results``), so that the report ca
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 from . import iterations_section
@@ -39,6 +40,8 @@ def build(out: Path, to: Path) -> list[Path]:
     raw = to / "raw"
     written = collect(out, raw)
     if not written and not any(raw.glob("*")):
+        with contextlib.suppress(FileNotFoundError):
+            to.stat()  # a file in the way of the folder is an error of its own
         raise FileNotFoundError(
             f"there are no finished runs in {out} and none in {raw}, so there is nothing to report. "
             "Run an experiment first, with: sinksort reproduce NAME"

@@ -12,12 +12,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sinksort.kernels.cpu.jit import autograd as jit
-from sinksort.kernels.cpu.jit import nodes
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 import sinksort
+from sinksort.kernels.cpu.exact import autograd as exact
+from sinksort.kernels.cpu.exact import nodes
 from sinksort.kernels.plan import ExactPlan
 from tests import oracles
 
@@ -37,10 +37,10 @@ def positive(*shape: int, seed: int = 0) -> Tensor:
     return draw(*shape, seed=seed).abs() + 0.2
 
 
-def read_out(R: int, n: int, m: int, eps: float, cost: Any = 2, seed: int = 0) -> jit.Given:
-    kind, p = jit.kind_of(cost if callable(cost) else sinksort.Power(float(cost)))
+def read_out(R: int, n: int, m: int, eps: float, cost: Any = 2, seed: int = 0) -> exact.Given:
+    kind, p = exact.kind_of(cost if callable(cost) else sinksort.Power(float(cost)))
     a, b = positive(R, n, seed=seed + 1), positive(R, m, seed=seed + 2)
-    return jit.Given(
+    return exact.Given(
         draw(R, n, seed=seed).sigmoid().sort(-1).values,
         a / a.sum(-1, keepdim=True),
         draw(R, m, seed=seed + 3).sigmoid().sort(-1).values,
@@ -60,9 +60,9 @@ def read_out(R: int, n: int, m: int, eps: float, cost: Any = 2, seed: int = 0) -
 @pytest.mark.parametrize(("n", "m"), [(1, 1), (7, 1), (1, 5), (2, 2), (12, 30), (40, 17), (60, 60)])
 def test_both_averages_are_those_of_the_dense_problem(name: str, eps: float, n: int, m: int) -> None:
     g = read_out(2, n, m, eps, COSTS[name])
-    found = jit.solve(g)
+    found = exact.solve(g)
     v, w = draw(1, 1, m, seed=5), draw(1, 1, n, seed=6)
-    pulled, pushed = jit.pull(g, found.of_targets, v), jit.push(g, found.of_values, w)
+    pulled, pushed = exact.pull(g, found.of_targets, v), exact.push(g, found.of_values, w)
     assert (found.error <= 1e-10).all()
     for r in range(2):
         x, a, y, b = (t[r].numpy() for t in g[:4])
@@ -124,7 +124,7 @@ def test_boundaries_that_nearly_coincide_converge(eps: float) -> None:
     a[:, 1::2] -= 1e-8
     g = read_out(1, n, n, eps)._replace(a=a, b=torch.full((1, n), 1.0 / n, dtype=D))
     g = g._replace(x=torch.linspace(0, 1, n, dtype=D)[None] ** 1.1, y=torch.linspace(0, 1, n, dtype=D)[None])
-    found = jit.solve(g)
+    found = exact.solve(g)
     assert found.error.item() <= 1e-10
     assert found.steps.item() <= 12
 
@@ -150,12 +150,12 @@ def test_an_infinite_eps_sends_every_value_everywhere() -> None:
 # ---- gradients
 
 
-def leaves(g: jit.Given) -> list[Tensor]:
+def leaves(g: exact.Given) -> list[Tensor]:
     return [t.clone().requires_grad_() for t in g[:5]]
 
 
-def normalised(x: Tensor, a: Tensor, y: Tensor, b: Tensor, eps: Tensor, kind: int, p: float) -> jit.Given:
-    return jit.Given(x, a / a.sum(-1, keepdim=True), y, b / b.sum(-1, keepdim=True), eps, None, kind, p)
+def normalised(x: Tensor, a: Tensor, y: Tensor, b: Tensor, eps: Tensor, kind: int, p: float) -> exact.Given:
+    return exact.Given(x, a / a.sum(-1, keepdim=True), y, b / b.sum(-1, keepdim=True), eps, None, kind, p)
 
 
 @every_cost
@@ -166,9 +166,9 @@ def test_gradcheck_of_every_argument(name: str, n: int, m: int) -> None:
 
     def function(*t: Tensor) -> tuple[Tensor, ...]:
         h = normalised(*t[:5], g.kind, g.p)
-        found = jit.solve(h)
-        pulled, pushed = jit.pull(h, found.of_targets, t[5]), jit.push(h, found.of_values, t[6])
-        return pulled, pushed, jit.shares(h, found.of_targets), jit.potentials(h, t[7])
+        found = exact.solve(h)
+        pulled, pushed = exact.pull(h, found.of_targets, t[5]), exact.push(h, found.of_values, t[6])
+        return pulled, pushed, exact.shares(h, found.of_targets), exact.potentials(h, t[7])
 
     assert gradcheck(function, (*leaves(g), v, w, 0.1 * draw(2, m, seed=10).requires_grad_()), atol=1e-6)
 
@@ -180,8 +180,8 @@ def test_gradgradcheck_of_every_argument(name: str) -> None:
 
     def function(*t: Tensor) -> tuple[Tensor, ...]:
         h = normalised(*t[:5], g.kind, g.p)
-        found = jit.solve(h)
-        return jit.pull(h, found.of_targets, t[5]), jit.push(h, found.of_values, t[6])
+        found = exact.solve(h)
+        return exact.pull(h, found.of_targets, t[5]), exact.push(h, found.of_values, t[6])
 
     assert gradgradcheck(function, (*leaves(g), v, w), atol=1e-5)
 
@@ -273,8 +273,8 @@ def test_a_rule_has_fewer_nodes_than_targets_or_is_none() -> None:
 )
 def test_plans_have_their_marginals(n: int, m: int, log_eps: float, name: str, seed: int) -> None:
     g = read_out(1, n, m, 10.0**log_eps, COSTS[name], seed)
-    found = jit.solve(g)
-    P = g.a.unsqueeze(-1) * jit.shares(g, found.of_targets)
+    found = exact.solve(g)
+    P = g.a.unsqueeze(-1) * exact.shares(g, found.of_targets)
     assert (found.error <= 1e-10).all()
     torch.testing.assert_close(P.sum(-2), g.b, rtol=0, atol=1e-9)
     torch.testing.assert_close(P.sum(-1), g.a, rtol=0, atol=1e-12)

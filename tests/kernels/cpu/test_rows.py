@@ -436,11 +436,11 @@ def test_a_forked_process_can_go_on() -> None:
 import os, torch
 import tests.kernels.cpu.test_rows as t
 torch.set_num_threads(2)
-ask, phi = t.rank_ask(t.inputs("normal", 300, 50), 1e-2)
-before = t.numba_rows.pull(ask, phi).out
+request, phi = t.rank_request(t.inputs("normal", 300, 50), 1e-2)
+before = t.numba_rows.pull(request, phi).out
 child = os.fork()
 if child == 0:
-    os._exit(0 if torch.allclose(t.numba_rows.pull(ask, phi).out, before, rtol=0, atol=1e-4) else 1)
+    os._exit(0 if torch.allclose(t.numba_rows.pull(request, phi).out, before, rtol=0, atol=1e-4) else 1)
 assert os.waitpid(child, 0)[1] == 0
 """
     here = Path(__file__).parents[3]

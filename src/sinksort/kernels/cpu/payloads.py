@@ -10,7 +10,7 @@ from ..contract import Request
 from . import rows
 from .engine.maths import F32
 from .engine.threads import run
-from .lanes.band_carry import carry_backward_many, carry_many, shares_backward_many, shares_many
+from .lanes.band_carry import carry_backward_many, carry_many
 from .lanes.band_rows import band_layout
 
 _PRICE = 3.0  #: nanoseconds that a row takes, over n K
@@ -45,20 +45,6 @@ class Solved:
         outs = rows.flat(c), of_x.reshape(-1), of_w.reshape(-1), fine
         run(carry_backward_many, self.groups, self.work, *self.args, rows.flat(w), self.state, *outs)
         return torch.from_numpy(of_x), torch.from_numpy(of_w), torch.from_numpy(fine > 0)
-
-    def shares(self) -> Tensor:
-        """p_ij (R, n, K)."""
-        (R, n), K = self.request.x.shape, self.request.y.shape[-1]
-        out = np.zeros((R, n, K), np.float32)
-        run(shares_many, self.groups, self.work, *self.args, self.args[0], self.state, out.reshape(-1))
-        return torch.from_numpy(out)
-
-    def shares_backward(self, C: Tensor) -> tuple[Tensor, Tensor]:
-        """The cotangent of x from that of the shares, and which rows are good."""
-        of_x, fine = np.empty(self.request.x.shape, np.float32), np.empty(len(self.request.x), np.float32)
-        outs = rows.flat(C), of_x.reshape(-1), fine
-        run(shares_backward_many, self.groups, self.work, *self.args, self.args[0], self.state, *outs)
-        return torch.from_numpy(of_x), torch.from_numpy(fine > 0)
 
 
 def solved(request: Request, phi: Tensor, accepted: float) -> Solved | None:

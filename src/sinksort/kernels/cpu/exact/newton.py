@@ -23,12 +23,14 @@ from .laplacian import GROUND_OF_SINGLES, GROUND_OF_STEPS, edges, eliminate, end
 _FAINT = 1e-18  # part of a value that a step need not know of
 _POOR = 0.5  # of the error: a matrix in single precision that leaves more than this is not enough
 _CHEAP = 2  # steps of Sinkhorn's to begin with: they save half of the matrices
+_SOFT = 1e-3  # error from which they are made: the start of a nearly hard plan is better than where they lead
 _KEEP = 0.2  # of the error: a matrix that leaves more than this is made anew
 _LARGEST_STEP = 3.0  # in units of eps
 _MOST = 100  # steps
 ENOUGH = 1e-10  # marginal error at which a row has converged
 _WANTED = 1e-13  # marginal error that costs one more cheap step
-_SLOW = 0.3  # below ENOUGH, a step with a new matrix that leaves more than this has met rounding
+# Below ENOUGH, a step with a new matrix that leaves more has met rounding. A leak that is too large falls by e.
+_SLOW = 0.6
 _FAR = 25.0  # potentials that moved as far as this, in units of eps, make other pairs matter
 
 
@@ -126,10 +128,12 @@ def newton(band: Band, groups: int, K: int, a: F64, b: F64, work: F64, v: F64, s
         error, here, farthest = total64(errors), total64(slopes), highest64(most)
         if farthest > _FAR:
             return error, matrices, False
-        if not error > _WANTED or steps >= _MOST or (error <= ENOUGH and fresh and error > _SLOW * before):
+        slow = fresh and error > _SLOW * before
+        if not error > _WANTED or steps >= _MOST or (error <= ENOUGH and slow and not single):
             break
+        single = single and not slow  # what a matrix in single precision leaves may still be found in double
         steps += 1
-        if steps <= _CHEAP:
+        if steps <= _CHEAP and error > _SOFT:
             for k in range(K):
                 rise = -math.log(max(1.0 - s[k] / b[k], 1e-30)) if b[k] > 0.0 else 0.0
                 base[k] = gamma[k] + min(max(rise, -_LARGEST_STEP), _LARGEST_STEP)

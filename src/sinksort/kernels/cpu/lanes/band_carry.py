@@ -1,6 +1,6 @@
 """Payloads carried to the targets by plans of sixteen rows at a time, and the way back.
 
-What     out_j = sum_i w_i p_ij for any w, or all p_ij, and the cotangents of x and of w, from the state that
+What     out_j = sum_i w_i p_ij for any w, and the cotangents of x and of w, from the state that
          ``pull_band`` left.
 When     Rows that ``pull_band`` answers; ``kernels/carried.py`` decides.
 Why      ``sort_with`` of 128 x 100 and the gradient of ``quantile_normalize`` in its reference, without the exact
@@ -194,75 +194,3 @@ def _returned(k: BandShape, orders: np.ndarray, first: int, n: int, squash: int,
 
 
 # ---- the plan itself
-
-
-@jit
-def shares_many(begin: int, end: int, x: F32, y: F32, b: F32, eps: F32, n: int, K: int, squash: int, w: F32, state: F32,
-                out: F32) -> None:  # fmt: skip
-    """p_ij of rows 16 begin to 16 end; ``out`` (R, n, K) is full of zeros before. w (R, n) is read by nothing."""
-    k = band_for(n, K, False, y, b)
-    _shares(k, begin, end, x, eps, n, K, squash, w, state, out)
-
-
-@jit_no_refcount
-def _shares(k: BandShape, begin: int, end: int, x: F32, eps: F32, n: int, K: int, squash: int, w: F32, state: F32,
-            out: F32) -> None:  # fmt: skip
-    at, N, KP, integers = band_layout(n, K, 0), (n + 3) // 4 * 4, (K + 3) // 4 * 4, state.view(np.int32)
-    lo, hi, v, here = k.table[LO], k.table[HI], k.n32[V], k.k32[TENSION]
-    for group in range(begin, end):
-        first, base = 16 * group, 16 * group * at.size
-        orders, u = integers[base + at.order :], state[base : base + at.inv]
-        _posed(k, x, w, orders, first, n, squash, eps, min(KP, WIDTH))
-        band_rows_of(k.G, N, KP, lo, hi, u, v)
-        for i in range(n):
-            o, start, end_ = 64 * (i // 4) * KP + 16 * (i % 4), lo[i // 4], min(hi[i // 4], K)
-            vi = load(v, 16 * i)
-            for j in range(start, end_):
-                store(here, 16 * j, load(k.G, o + 64 * j) * load(u, 16 * j) * vi)
-            for lane in range(16):
-                row = ((first + lane) * n + np.int64(orders[16 * i + lane])) * K
-                for j in range(start, end_):
-                    out[row + j] = here[16 * j + lane]
-
-
-@jit
-def shares_backward_many(begin: int, end: int, x: F32, y: F32, b: F32, eps: F32, n: int, K: int, squash: int, w: F32,
-                         state: F32, C: F32, of_x: F32, fine: F32) -> None:  # fmt: skip
-    """The cotangent of x from C (R, n, K), that of p_ij."""
-    k = band_for(n, K, False, y, b)
-    _shares_backward(k, begin, end, x, eps, n, K, squash, w, state, C, of_x, fine)
-
-
-@jit_no_refcount
-def _shares_backward(k: BandShape, begin: int, end: int, x: F32, eps: F32, n: int, K: int, squash: int, w: F32,
-                     state: F32,
-                     C: F32, of_x: F32, fine: F32) -> None:  # fmt: skip
-    at, N, KP, integers = band_layout(n, K, 0), (n + 3) // 4 * 4, (K + 3) // 4 * 4, state.view(np.int32)
-    width, best, lo, hi = min(KP, WIDTH), k.table[BEST], k.table[LO], k.table[HI]
-    v, cov, tension, here = k.n32[V], k.n32[COV], k.k32[TENSION], k.k32[PHI]
-    for group in range(begin, end):
-        first, base = 16 * group, 16 * group * at.size
-        orders, u = integers[base + at.order :], state[base : base + at.inv]
-        _posed(k, x, w, orders, first, n, squash, eps, width)
-        band_rows_of(k.G, N, KP, lo, hi, u, v)
-        for j in range(0, 16 * KP, 16):
-            store(tension, j, splat(0.0))
-        for i in range(n):
-            o, start, end_ = 64 * (i // 4) * KP + 16 * (i % 4), lo[i // 4], min(hi[i // 4], K)
-            of_best, vi = min(best[i], K - 1), load(v, 16 * i)
-            for lane in range(16):
-                row = ((first + lane) * n + np.int64(orders[16 * i + lane])) * K
-                origin = C[row + of_best]
-                for j in range(start, end_):
-                    here[16 * j + lane] = C[row + j] - origin
-            mean, mean_y, both = splat(0.0), splat(0.0), splat(0.0)
-            for j in range(start, end_):
-                p, dy = load(k.G, o + 64 * j) * load(u, 16 * j) * vi, np.float32(k.y[j] - k.y[of_best])
-                with_c = p * load(here, 16 * j)
-                mean, mean_y, both = mean + with_c, mean_y + p * dy, both + with_c * dy
-            store(cov, 16 * i, both - mean * mean_y)
-            for j in range(start, end_):
-                p = load(k.G, o + 64 * j) * load(u, 16 * j) * vi
-                store(tension, 16 * j, load(tension, 16 * j) + p * (load(here, 16 * j) - mean))
-        _undone(k, n, K, width, u, state[base + at.W :], state[base + at.inv :], np.float64(eps[0]))
-        _returned(k, orders, first, n, squash, of_x, fine)

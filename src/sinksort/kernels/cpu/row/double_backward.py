@@ -18,7 +18,7 @@ from ..engine.vectors import highest, load, splat, splat64, store, total64, wide
 _ROUNDING = np.float32(1e-6)
 _RIDGE, _CUT = 1e-22, 60.0  #: as in single precision, but with its digits
 _STEPS, _CLOSE = 8, 1e-6  #: of Newton, and when the last of them is small enough
-CANCELLED = np.float32(0.1)  #: a gradient smaller than this share of its parts has lost too many digits
+CANCELLED = np.float32(0.13)  #: a gradient smaller than this share of its parts has lost too many digits
 #: The same of sorts, of which a value and the average that it is part of cancel, but also reach the answer directly.
 CANCELLED_OF_SORTS = np.float32(1e-3)
 
