@@ -107,8 +107,9 @@ def test_samples_of_torch(name: str, dtype: torch.dtype) -> None:
         theirs = theirs if isinstance(theirs, Tensor) else theirs.values
         ours = OURS[name](x, *args, **options)
         assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype), (x.shape, args, options)
-        unit = torch.finfo(dtype).eps * float(x.abs().max()) if x.numel() else 0.0
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=8 * unit, msg=lambda text: f"{options} {args}: {text}")  # noqa: B023
+        # Rounding of the answer, and what a solver may leave that is done when masses are right to 1e-10.
+        unit = max(8 * torch.finfo(dtype).eps, 1e-10) * float(x.abs().max()) if x.numel() else 0.0
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=unit, msg=lambda text: f"{options} {args}: {text}")  # noqa: B023
         if x.requires_grad or dtype == torch.float64:
             leaf = x.detach().clone().requires_grad_()
             (slope,) = torch.autograd.grad(OURS[name](leaf, *args, **options).sum(), leaf)
