@@ -100,7 +100,7 @@ def _apart(limits: Tensor) -> list[float]:
         up[k] = max(up[k], up[k - 1] + gap)
         down[-1 - k] = min(down[-1 - k], down[-k] - gap)
     heights = torch.empty_like(ordered.values)
-    heights[ordered.indices] = (torch.tensor(up).to(heights) + torch.tensor(down).to(heights)) / 2
+    heights[ordered.indices] = 0.5 * torch.tensor([up, down], dtype=heights.dtype, device=heights.device).sum(0)
     return [float(height) for height in heights]
 
 

@@ -60,7 +60,7 @@ def pooled(s: Tensor, w: Tensor, kl: bool, falling: bool) -> Tensor:
 def spread(z: Tensor, v: Tensor, c: Tensor, kl: bool) -> Tensor:
     """For each entry its share of the total of c (..., n) in its block of v. z is s or w. Differentiable in z and c."""
     wide = wide_dtype(v.device)
-    index = torch.arange(whole(v.shape[-1]), device=v.device).expand(v.shape)
+    index = torch.arange(whole(v.shape[-1]), dtype=torch.int64, device=v.device).expand(v.shape)
     alike = torch.nn.functional.pad(v.detach().diff().abs() <= TOGETHER, (1, 0))
     first = torch.where(alike, 0, index).cummax(-1).values
     total = _total(c.to(wide) * torch.where(v.detach().isnan(), torch.nan, 1.0), first).gather(-1, first)
