@@ -365,3 +365,18 @@ def test_plans_show_and_choose_rows() -> None:
         f.unsqueeze(-1) + g.unsqueeze(-2), f0.unsqueeze(-1) + g0.unsqueeze(-2), rtol=0, atol=1e-8
     )
     torch.testing.assert_close(plan.targets_given_value(), reference.targets_given_value(), rtol=0, atol=1e-8)
+
+
+def test_nothing_depends_on_what_memory_held() -> None:
+    """Masks with weak links, for which Newton's matrix changes from single to double precision."""
+    x = draw(40, 19, seed=3)
+    k = torch.arange(40, dtype=D) % 18 + 0.5
+
+    def read() -> Tensor:
+        return sinksort.soft_topk_mask(x, k, eps=2e-4, weights=1.0 + 1e-8 * x.abs())
+
+    wanted = read()
+    for number in (math.nan, 1e300, 0.0, -5.0, 1e-300):
+        held = [np.full(size, number) for size in (10, 24, 50, 100, 300, 600, 1000, 2000, 5000, 20000)]
+        del held
+        assert read().equal(wanted)

@@ -111,7 +111,7 @@ def newton(band: Band, groups: int, K: int, a: F64, b: F64, work: F64, v: F64, s
     for k in range(K):
         base[k], direction[k] = 0.0, 0.0
     length, slope, error, before, known = 1.0, np.inf, np.inf, np.inf, False
-    steps, matrices, fresh, single = 0, 0, False, True
+    steps, matrices, fresh, single, poor = 0, 0, False, True, False
     while True:
         most = none
         for k in range(0, K, 16):
@@ -131,7 +131,7 @@ def newton(band: Band, groups: int, K: int, a: F64, b: F64, work: F64, v: F64, s
         slow = fresh and error > _SLOW * before
         if not error > _WANTED or steps >= _MOST or (error <= ENOUGH and slow and not single):
             break
-        single = single and not slow  # what a matrix in single precision leaves may still be found in double
+        poor = poor or slow  # what a matrix in single precision leaves may still be found in double
         steps += 1
         if steps <= _CHEAP and error > _SOFT:
             for k in range(K):
@@ -141,9 +141,9 @@ def newton(band: Band, groups: int, K: int, a: F64, b: F64, work: F64, v: F64, s
         if here < -0.5 * slope:  # the maximum was passed: the secant of the slopes says where it is
             length *= slope / (slope - here)
             continue
-        fresh = not known or error > _KEEP * before
+        fresh = not known or error > _KEEP * before or (single and poor)
         if fresh:
-            single = single and not (known and error > _POOR * before)
+            single = single and not poor and not (known and error > _POOR * before)
             if single:
                 narrowed(band, groups, a, u, v)
                 edges(band.P32, band.a32, groups, band.lo, band.hi, band.offset, K, S, band.ends, band.W32)

@@ -61,16 +61,16 @@ def workspace(n: int, m: int, with_band: bool) -> Work:
     size = N * K if with_band else 0
     square = K * K if with_band else 0
     band = Band(
-        np.zeros(size + 16),
-        np.zeros(groups, np.int64),
-        np.zeros(groups, np.int64),
-        np.zeros(groups + 1, np.int64),
-        np.zeros(K, np.int64),
-        np.zeros(square + 16),
-        np.zeros(K),
-        np.zeros(size + 16, np.float32),
-        np.zeros(square + 16, np.float32),
-        np.zeros((3, K), np.float32),
-        np.zeros(N, np.float32),
+        np.empty(size + 16),
+        np.empty(groups, np.int64),
+        np.empty(groups, np.int64),
+        np.empty(groups + 1, np.int64),
+        np.empty(K, np.int64),
+        np.empty(square + 16),
+        np.empty(K),
+        np.empty(size + 16, np.float32),
+        np.empty(square + 16, np.float32),
+        np.empty((3, K), np.float32),
+        np.empty(N, np.float32),
     )
-    return Work(np.zeros((8, N)), np.zeros((16, K)), np.zeros((2, max(N, K)), np.int64), np.zeros((8, K)), band)
+    return Work(np.zeros((8, N)), np.zeros((16, K)), np.empty((2, max(N, K)), np.int64), np.empty((8, K)), band)
