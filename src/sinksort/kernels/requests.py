@@ -21,7 +21,7 @@ from ..core.squash import Squash
 from . import placed
 from .dispatch import MOST_SELECTED, able_of_logs, backend_for, least_of, refuse
 from .memo import ReadOut, remembered_read
-from .rows import count_of, each_target, flattener, pulled, pushed, request_of, shaper, too_fine
+from .rows import SHARP_GROUPS, count_of, each_target, flattener, pulled, pushed, request_of, shaper, too_fine
 from .targets import MOST_TARGETS, Targets, default_targets, membership_targets, nodes_in_place_of, sorting_nodes
 
 _MOST_SORTED = 2048  #: targets that sorts by Numba take one by one: the longest rows that are worked on by one thread
@@ -120,8 +120,9 @@ def sorts(
     if name is None:
         return None
     rows = as_rows(x, dim)
-    if mask is not None and (targets is None and target_weights is None and num_targets is None):
-        refuse("its kernels sort rows with padding onto given targets only", backend)
+    given = targets is not None or num_targets is not None
+    if mask is not None and (not given or target_weights is not None or weights is not None):
+        refuse("its kernels sort rows with padding onto given targets of equal weight only", backend)
         return None
     at, uneven = None, targets is not None or target_weights is not None
     if name == "numba" and not uneven and mask is None:
@@ -156,7 +157,7 @@ def _nodes_of_sorts(
         return default_targets(n, m, nodes, descending, rows.device)
     if tracing() or not _FEW < m <= MOST_TARGETS:
         return None
-    in_groups = n <= _MOST_IN_GROUPS and rows.numel() >= _GROUP * n
+    in_groups = n <= _MOST_IN_GROUPS and rows.numel() >= _GROUP * n and entropy_number(eps) >= SHARP_GROUPS
     if n > _MOST_SORTED or in_groups:
         return default_targets(n, m, None, descending, rows.device)._replace(m=m)
     return None

@@ -27,6 +27,7 @@ _FINE, _FINE_LOGS = 1e-3, 5e-3  #: least eps of weighted rows, and of logarithms
 _SMALL, _TINY = 1e-4, 1e-5  #: the same of all rows but those of masks, on the CPU and on a GPU
 _TYPED = 1.0 + 1e-6  #: a tensor in single precision may say a little less than what was typed
 _SHARP_SORTS = 5e-3  #: least eps of sorts of weighted rows in single precision
+SHARP_GROUPS, _SHORT = 2e-3, 192  #: least eps of sorts of sixteen rows at a time, and the longest of such rows
 _EXACT = 2048  #: values, and targets, of the exact family
 
 
@@ -174,6 +175,16 @@ def too_fine(name: str, request: Request, backend: str, read: str, uneven: bool,
     if max(request.x.shape[-1], request.m or K) > _EXACT:
         return False
     rounded = weighted or (uneven and read == "pull")
+    n = request.x.shape[-1]
+    if (
+        read == "push"
+        and not selecting
+        and request.m is None
+        and MOST_SELECTED < K
+        and n <= _SHORT
+        and eps < SHARP_GROUPS
+    ):
+        return True
     if weighted and read == "push" and not selecting and eps < _SHARP_SORTS:  # sorts in double take longer
         return True
     return eps < _SMALL or (rounded and (eps < _FINE or ranks_of_few)) or (weighted and selecting)
