@@ -106,11 +106,8 @@ if hasattr(os, "register_at_fork"):  # threads do not survive a fork
     os.register_at_fork(after_in_child=_team.cache_clear)
 
 
-def run(kernel: Callable[..., None], tasks: int, work: float, *args: Any, portions: int = 0) -> None:  # noqa: ARG001
-    """``kernel(first, last, *args)`` for all tasks; ``work`` is a guess of how many nanoseconds they take.
-
-    ``portions`` means nothing any more.
-    """
+def run(kernel: Callable[..., None], tasks: int, work: float, *args: Any) -> None:
+    """``kernel(first, last, *args)`` for all tasks; ``work`` is a guess of how many nanoseconds they take."""
     entry = _entries.get(kernel)
     if entry is None:
         if not hasattr(kernel, "py_func"):  # Numba was told to compile nothing
