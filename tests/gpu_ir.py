@@ -35,7 +35,7 @@ from sinksort.kernels.gpu import long
 from sinksort.kernels.gpu import rows as triton_rows
 from sinksort.kernels.gpu.engine import launch as triton_launch
 from sinksort.kernels.gpu.exact import pieces_launch
-from sinksort.kernels.targets import default_targets
+from sinksort.kernels.requests.targets import default_targets
 from tests.sources import triton_entry_points
 
 _MULTIPROCESSORS = 132  #: of an H100

@@ -13,6 +13,7 @@ import sinksort
 from sinksort.core import blocks
 from sinksort.core.gradients import _chord_steps, attach
 from sinksort.core.plan import solve
+from sinksort.core.options import Options
 from sinksort.core.problem import Problem, pose
 from sinksort.core.semidual import column_sums, hessian_factor, log_density, log_weight
 from sinksort.core.solvers.newton import Newton
@@ -25,7 +26,7 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
 
 def posed(**options: Any) -> Problem:
     """Rows (2, 7) of 6 values, along the first dimension."""
-    return pose(draw(6, 2, 7), dim=0, eps=0.02, **options)
+    return pose(draw(6, 2, 7), Options(dim=0, eps=0.02, **options))
 
 
 PROBLEMS: dict[str, dict[str, Any]] = {
@@ -120,7 +121,7 @@ def test_scalings_are_the_density(far: float) -> None:
 
 @pytest.mark.parametrize("by_columns", [True, False])
 def test_the_gradient_in_closed_form_is_that_of_the_steps(by_columns: bool) -> None:
-    problem = pose(draw(3, 7 if by_columns else 4), num_targets=4 if by_columns else 7, eps=0.02)
+    problem = pose(draw(3, 7 if by_columns else 4), Options(num_targets=4 if by_columns else 7, eps=0.02))
     plan = solve(problem, Newton())
     M, a, b = (t.detach().requires_grad_() for t in (plan.M, problem.a, problem.b))
     c = draw(3, problem.y.shape[-1], seed=1)

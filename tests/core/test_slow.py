@@ -10,7 +10,7 @@ import torch
 
 import sinksort
 from sinksort.core import slow
-from sinksort.kernels import dispatch
+from sinksort.kernels import backends
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_every_cause_has_its_advice(name: str, clock: list[float], caplog: pytes
 
 
 def test_without_numba(clock: list[float], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(dispatch._MISSING, "numba", dispatch._missing("a_package_that_is_not_there", "numba"))
+    monkeypatch.setitem(backends._MISSING, "numba", backends._missing("a_package_that_is_not_there", "numba"))
     sinksort.soft_rank(draw(3, 5, dtype=torch.float32).T, dim=0)
     said = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
     (message,) = said

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 import sinksort
-from sinksort.kernels import dispatch
-from sinksort.kernels.compiled_plan import read_plan
+from sinksort.kernels import backends
+from sinksort.linear.compiled import read_plan
 
 Call = Callable[[Tensor], Tensor]
 
@@ -79,7 +79,7 @@ def test_a_compiled_call_is_the_eager_one(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["rank", "sort", "mask"])
 def test_without_numba_as_well(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(dispatch._MISSING, "numba", "numba is not installed")
+    monkeypatch.setitem(backends._MISSING, "numba", "numba is not installed")
     called = agrees(CALLS[name], draw(3, 6, dtype=torch.float32), atol=1e-6)
     assert any("read_plan" in each for each in called)
 
@@ -88,7 +88,7 @@ def test_without_numba_as_well(name: str, monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_long_row_takes_no_matrix(numba: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """30,000 values: the whole plan would be 7 GB."""
     if not numba:
-        monkeypatch.setitem(dispatch._MISSING, "numba", "numba is not installed")
+        monkeypatch.setitem(backends._MISSING, "numba", "numba is not installed")
     agrees(lambda x: sinksort.soft_rank(x, eps=0.05), draw(30_000), atol=1e-9)
 
 

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("numba", reason="without Numba there are no kernels for the CPU")
 
 from sinksort.kernels import __main__ as explained
-from sinksort.kernels import dispatch
+from sinksort.kernels import backends
 
 GUIDE = Path(__file__).parents[2] / "docs/guides/backends.md"
 
@@ -49,7 +49,7 @@ def test_options_choose_the_family(options: dict[str, object], family: str) -> N
 def test_without_numba_the_reference_answers(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(dispatch._MISSING, "numba", "numba is not installed")
+    monkeypatch.setitem(backends._MISSING, "numba", "numba is not installed")
     assert explained.explain("soft_rank", (4, 6), {}).families == "reference"
     explained.main([])
     assert capsys.readouterr().out == (

@@ -9,10 +9,11 @@ import torch
 
 import sinksort
 from sinksort import losses
+from sinksort.core.options import Options
 from sinksort.kernels import autograd, dispatch, requests
 from sinksort.kernels.contract import Request
 from sinksort.kernels.reference import log_shares
-from sinksort.kernels.targets import default_targets
+from sinksort.kernels.requests.targets import default_targets
 
 WHOLE = sinksort.Newton(compress=False, tolerance=1e-12)
 OPTIONS = {"dim": -1, "descending": False, "weights": None, "mask": None, "targets": None, "target_weights": None,
@@ -76,7 +77,7 @@ def test_logarithms_and_gradients(n, m, eps):
     x = torch.cat(list(kinds(n).values()))
     for weights in (None, some_weights(*x.shape)):
         ours = x.clone().requires_grad_()
-        out = requests.log_plans(ours, **OPTIONS | {"eps": eps, "num_targets": m, "weights": weights})
+        out = requests.log_plans(ours, Options(**OPTIONS | {"eps": eps, "num_targets": m, "weights": weights}))
         assert (out <= 0).all()
         rounding = 0.0 if weights is None else 1e-7
         same(ours, out, *truth(x, eps=eps, num_targets=m, weights=weights), eps, rounding)
@@ -87,19 +88,19 @@ def test_other_maps_into_the_unit_interval(squash):
     x = torch.rand(3, 13, generator=torch.Generator().manual_seed(0))
     x[1, 4], x[2, 2] = math.inf, -math.inf
     ours = x.clone().requires_grad_()
-    out = requests.log_plans(ours, **OPTIONS | {"squash": squash})
+    out = requests.log_plans(ours, Options(**OPTIONS | {"squash": squash}))
     same(ours, out, *truth(x, squash=squash), 1e-2)
 
 
 def test_a_hundred_values():
     ours = rows(2, 100).requires_grad_()
     for eps in (1e-1, 1e-2, 1e-4):
-        same(ours, requests.log_plans(ours, **OPTIONS | {"eps": eps}), *truth(ours.detach(), eps=eps), eps)
+        same(ours, requests.log_plans(ours, Options(**OPTIONS | {"eps": eps})), *truth(ours.detach(), eps=eps), eps)
 
 
 def test_logarithms_stay_finite_where_shares_underflow():
     x = torch.tensor([[3.0, -1.0, 0.5, 2.0]])
-    out = requests.log_plans(x, **OPTIONS | {"eps": 1e-5})
+    out = requests.log_plans(x, Options(**OPTIONS | {"eps": 1e-5}))
     exact = truth(x, eps=1e-5)[1]
     assert out.isfinite().all()
     assert out.min() < -5e4
@@ -110,7 +111,7 @@ def test_gradients_are_differences():
     """Central differences of the reference's own values, in float64."""
     x, C = rows(1, 6).double(), rows(1, 6, 6, seed=1).double()
     ours = x.float().requires_grad_()
-    requests.log_plans(ours, **OPTIONS).backward(C.float())
+    requests.log_plans(ours, Options(**OPTIONS)).backward(C.float())
 
     def loss(x):
         return (C * log_shares(sinksort.transport(x, solver=sinksort.Newton(tolerance=1e-14)))).sum()
@@ -217,7 +218,7 @@ def test_rows_that_a_kernel_cannot_do_are_done_by_the_reference():
     """Without a squash places may be so large that a step of float64 is more than eps."""
     x = torch.stack([torch.linspace(0, 1, 6), 1e7 * torch.arange(6.0)])
     given = Request(x, None, *default_targets(6, 6, None, False, x.device)[:2], 1e-2, None)
-    assert (dispatch.log_plan_kernels("numba").logs(given).error > 1).tolist() == [False, True]
+    assert (dispatch.kernels_named("numba", given, "logs").logs(given).error > 1).tolist() == [False, True]
     ours, wide = x.clone().requires_grad_(), x.double().requires_grad_()
     P, exact = (sinksort.soft_permutation(each, squash=None) for each in (ours, wide))
     torch.testing.assert_close(P.double(), exact, rtol=0, atol=1e-5)
@@ -273,7 +274,7 @@ def test_triton_answers_the_same(eps, said):
     x[1, 2] = math.inf
     said = {k: v.to(DEVICE) if isinstance(v, torch.Tensor) else v for k, v in said.items()}
     ours = x.to(DEVICE).requires_grad_()
-    out = requests.log_plans(ours, **OPTIONS | {"eps": eps, "backend": "triton"} | said)
+    out = requests.log_plans(ours, Options(**OPTIONS | {"eps": eps, "backend": "triton"} | said))
     assert sinksort.last_backend() == "triton"
     same(ours, out, *truth(x.to(DEVICE), eps=eps, **said), eps, 1e-7 if "weights" in said else 0.0)
 
@@ -299,7 +300,7 @@ def test_triton_answers_where_a_plan_falls_apart():
     x = torch.tensor([[280576.0, 33536.0, -21120.0, 84480.0, -94720.0, 69632.0, -32768.0, 68608.0, 231424.0, 65280.0,
                        -30976.0, 72192.0, 68608.0, 66560.0, -163840.0]])  # fmt: skip
     ours = x.to(DEVICE).requires_grad_()
-    out = requests.log_plans(ours, **OPTIONS | {"eps": 30.0, "squash": None, "backend": "triton"})
+    out = requests.log_plans(ours, Options(**OPTIONS | {"eps": 30.0, "squash": None, "backend": "triton"}))
     same(ours, out, *truth(x.to(DEVICE), eps=30.0, squash=None), 30.0)
 
 
@@ -394,4 +395,4 @@ def test_the_operator_is_registered_as_torch_wants_it():
     at = default_targets(12, 12, None, False, x.device)
     request = autograd._flat(Request(x, None, at.y, at.b, 0.01, "sigmoid"))
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
-    torch.library.opcheck(autograd._logs_op, (*request, "numba"), test_utils=checks)
+    torch.library.opcheck(autograd._read_op, (*request, None, "logs", "numba"), test_utils=checks)

@@ -11,7 +11,7 @@ import torch
 import sinksort
 from sinksort.kernels import autograd, memo
 from sinksort.kernels.contract import Request, some_rows
-from sinksort.kernels.targets import default_targets
+from sinksort.kernels.requests.targets import default_targets
 
 
 def rows(*shape: int, seed: int = 0) -> torch.Tensor:

@@ -9,7 +9,7 @@ import torch
 
 import sinksort
 from sinksort.core.solvers import Newton
-from sinksort.kernels import dispatch, memo, reference
+from sinksort.kernels import backends, memo, reference
 from sinksort.kernels.contract import Request
 
 EXACT = Newton(compress=False)
@@ -149,9 +149,9 @@ def test_unknown_backends_and_float64_of_long_rows_are_refused():
 
 
 def test_a_missing_package_is_an_error_by_name_and_logged_once_for_auto(monkeypatch, caplog):
-    monkeypatch.setitem(dispatch._MISSING, "numba", dispatch._missing("a_package_that_is_not_there", "numba"))
+    monkeypatch.setitem(backends._MISSING, "numba", backends._missing("a_package_that_is_not_there", "numba"))
     monkeypatch.setattr(memo, "_remembered", {})
-    dispatch._said.clear()
+    backends._said.clear()
     with pytest.raises(ValueError, match=r"is not installed; install it with: pip install numba"):
         sinksort.soft_rank(rows(2, 6), backend="numba")
     with caplog.at_level(logging.INFO, logger="sinksort"):
@@ -266,14 +266,14 @@ def test_compiled_programs_see_one_operator(call, n):
 
 def test_operators_are_registered_as_torch_wants_them():
     from sinksort.kernels import autograd
-    from sinksort.kernels.targets import default_targets
+    from sinksort.kernels.requests.targets import default_targets
 
     x = rows(3, 12).requires_grad_()
     at = default_targets(12, 12, None, False, x.device)
     request = autograd._flat(Request(x, None, at.y, at.b, 0.01, "sigmoid"))
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
-    torch.library.opcheck(autograd._pull_op, (*request, at.phi, "numba"), test_utils=checks)
-    torch.library.opcheck(autograd._push_op, (*request, "numba"), test_utils=checks)
+    torch.library.opcheck(autograd._read_op, (*request, at.phi, "pull", "numba"), test_utils=checks)
+    torch.library.opcheck(autograd._read_op, (*request, None, "push", "numba"), test_utils=checks)
 
 
 def test_autocast_changes_nothing():

@@ -31,7 +31,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import sinksort
 from sinksort.core import modes
-from sinksort.kernels import dispatch, memo
+from sinksort.core.options import Options
+from sinksort.kernels import backends, memo
 from sinksort.kernels.contract import Request
 from tests.samples import LOSSES, MODULES, OPERATORS, RELAXATIONS, STREAMED, draw, parts
 
@@ -565,10 +566,10 @@ def test_a_warm_call_makes_no_more_calls_in_python_than_it_did() -> None:
 
 def test_kernels_are_not_used_under_rocm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.version, "hip", "6.4")
-    reason = dispatch._missing("torch", "triton")
+    reason = backends._missing("torch", "triton")
     assert reason == "its kernels have never run on AMD's devices, and this is torch for ROCm"
-    assert dispatch._missing("torch", "numba") is None
-    monkeypatch.setitem(dispatch._MISSING, "triton", reason)
+    assert backends._missing("torch", "numba") is None
+    monkeypatch.setitem(backends._MISSING, "triton", reason)
     monkeypatch.setattr(memo, "_remembered", {})
     with pytest.raises(ValueError, match="backend='triton' cannot answer this call: its kernels have never run on AMD"):
         sinksort.soft_rank(draw(), backend="triton")
@@ -576,10 +577,10 @@ def test_kernels_are_not_used_under_rocm(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("kind", ["xpu", "mps"])
 def test_on_other_devices_the_reference_answers_and_says_so_once(kind: str, caplog: pytest.LogCaptureFixture) -> None:
-    dispatch._said.clear()
+    backends._said.clear()
     with caplog.at_level(logging.INFO, logger="sinksort"), FakeTensorMode():
         x = torch.empty(3, 12, dtype=torch.float32, device=kind)
-        chosen = [dispatch.backend_for(x, 1e-2, 2, "sigmoid", sinksort.Newton(), "auto") for _ in range(2)]
+        chosen = [backends.backend_for(x, Options()) for _ in range(2)]
     assert chosen == [None, None]
     assert [record.message for record in caplog.records] == [
         f"sinksort: fused kernels are not used, since there are none for {kind} devices"

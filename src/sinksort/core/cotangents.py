@@ -1,20 +1,25 @@
-"""Several cotangents of one backward pass: ``torch.autograd.grad(..., is_grads_batched=True)``.
+"""Backward passes that autograd calls in unusual ways.
 
-Autograd then calls a backward pass once, with a tensor that stands for all of them. Neither a kernel nor an assignment
-to a part of a tensor can deal with that: such a pass is run for one cotangent after the other.
+Several cotangents of one pass (``torch.autograd.grad(..., is_grads_batched=True)``): autograd then calls a backward
+pass once, with a tensor that stands for all of them. Neither a kernel nor an assignment to a part of a tensor can deal
+with that, so such a pass is run for one cotangent after the other.
+
+A pass that needs a graph of its own, inside a registered operator: torch records nothing there, but in another thread.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 _several = torch._C._functorch.is_legacy_batchedtensor
 Backward = Callable[..., tuple[Any, ...]]
+_T = TypeVar("_T")
 
 
 def one_at_a_time(backward: Backward) -> Backward:
@@ -43,3 +48,26 @@ def one_at_a_time(backward: Backward) -> Backward:
         )
 
     return each
+
+
+def with_graph(function: Callable[[], _T], x: Tensor) -> _T:
+    """Call a function that records a graph of x, in a thread of its own where this one records nothing."""
+    return function() if _records(x) else _elsewhere(function, x.device)
+
+
+def _records(x: Tensor) -> bool:
+    """Whether this thread can record a graph. Inside a registered operator it cannot, whatever ``enable_grad`` says."""
+    with torch.enable_grad():
+        return x.detach()[:1].requires_grad_().clone().requires_grad
+
+
+def _elsewhere(function: Callable[[], _T], device: torch.device) -> _T:
+    """The same in a thread of its own, on the same stream of the device."""
+    stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
+
+    def run() -> _T:
+        with torch.cuda.stream(stream):  # nothing, where there is none
+            return function()
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(run).result()

@@ -19,9 +19,10 @@ import torch
 from torch import Tensor
 
 from .checks import require_dim, require_floating, require_increasing, require_non_negative, values_readable
-from .costs import Cost, Huber, Power, resolve_cost
+from .costs import Huber, Power, resolve_cost
 from .modes import ordinary
-from .squash import Squash, normalize
+from .options import Options
+from .squash import normalize
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -226,35 +227,23 @@ def live_rows(
     return values, a / a.sum(-1, keepdim=True), kept, count
 
 
-def pose(
-    x: Tensor,
-    *,
-    dim: int = -1,
-    descending: bool = False,
-    weights: Tensor | None = None,
-    mask: Tensor | None = None,
-    targets: Tensor | None = None,
-    target_weights: Tensor | None = None,
-    num_targets: int | None = None,
-    eps: float | Tensor = 1e-2,
-    cost: Cost = 2,
-    squash: Squash = "sigmoid",
-) -> Problem:
+def pose(x: Tensor, options: Options) -> Problem:
     """One transport problem for each row of ``x`` along ``dim``."""
-    rows = as_rows(x, dim)
+    o = options
+    rows = as_rows(x, o.dim)
     batch = rows.shape[:-1]
     wide = wide_dtype(x.device)
-    values, a, kept, count = live_rows(x, rows, dim, weights, mask)
+    values, a, kept, count = live_rows(x, rows, o.dim, o.weights, o.mask)
     y, b, padded_targets = target_rows(
-        rows, count, kept is not None, targets, target_weights, num_targets, descending, wide
+        rows, count, kept is not None, o.targets, o.target_weights, o.num_targets, o.descending, wide
     )
 
-    x_tilde = normalize(values, a, squash, y[..., :1], y[..., -1:])
+    x_tilde = normalize(values, a, o.squash, y[..., :1], y[..., -1:])
     x_tilde = torch.where(torch.isnan(x_tilde).any(-1, keepdim=True), torch.nan, x_tilde)  # all of the row, or nothing
     x_tilde, order = x_tilde.sort(dim=-1)
     a = a.gather(-1, order)
-    b = met_exactly(b, a, 0.0 if target_weights is None else rounding_of(weights, target_weights))
-    h, moved = resolve_cost(cost), None
+    b = met_exactly(b, a, 0.0 if o.target_weights is None else rounding_of(o.weights, o.target_weights))
+    h, moved = resolve_cost(o.cost), None
     if not (type(h) in (Power, Huber) and ordinary()):  # what a callable raises, it raises here
         u = y.unsqueeze(-2) - x_tilde.unsqueeze(-1)
         moved = h(u)
@@ -270,20 +259,20 @@ def pose(
         y=y,
         b=b,
         costs=moved,
-        eps=entropy(eps, batch, x.device, wide),
+        eps=entropy(o.eps, batch, x.device, wide),
         count=count,
         inverse=inverse_of(order),
         order=order,
         mask=kept,
-        weighted=weights is not None or mask is not None,
-        weighted_targets=target_weights is not None or padded_targets,
+        weighted=o.weights is not None or o.mask is not None,
+        weighted_targets=o.target_weights is not None or padded_targets,
         padded_targets=padded_targets,
-        descending=descending,
-        dim=dim,
+        descending=o.descending,
+        dim=o.dim,
         dtype=x.dtype,
         x_tilde=x_tilde,
         h=h,
-        regular=targets is None and target_weights is None and not padded_targets,
+        regular=o.equal_targets() and not padded_targets,
         tracked=torch.is_grad_enabled(),
     )
 

@@ -5,6 +5,6 @@ Triton on CUDA and Numba on the CPU do for rows in single precision what the ref
 """
 
 from .ahead import compile  # noqa: A004 - as torch.compile
-from .dispatch import BACKENDS, last_backend
+from .backends import BACKENDS, last_backend
 
 __all__ = ["BACKENDS", "compile", "last_backend"]

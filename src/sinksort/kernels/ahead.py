@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
-from . import cache, dispatch
+from . import backends, cache
 
 #: What can be compiled for: operators by name, as functions of rows and options.
 OPERATORS = ("soft_rank", "soft_sort", "soft_median", "soft_topk", "soft_topk_mask", "soft_permutation", "transport")
@@ -103,7 +103,7 @@ def _calls(
     kind = torch.device(device).type
     if kind not in ("cpu", "cuda") or (kind == "cuda" and not torch.cuda.is_available()):
         raise ValueError(f"device must be 'cpu' or 'cuda' (where torch finds a GPU), got {str(device)!r}.")
-    missing = dispatch.missing("triton" if kind == "cuda" else "numba")
+    missing = backends.missing("triton" if kind == "cuda" else "numba")
     if missing is not None:
         raise RuntimeError(f"there are no kernels to compile for {kind}: {missing}.")
     if like is None:

@@ -1,42 +1,41 @@
-"""Fused kernels as operators of torch: gradients, rows that a kernel could not do, and what compilers see.
+"""Fused kernels as operators of torch: gradients, rejected rows, and what compilers see.
 
 Eager programs call an ``autograd.Function``, which costs a third of a registered operator's time; traced ones
-(``torch.compile``, ``torch.func``, export) see ``sinksort::pull``, ``sinksort::push`` and ``sinksort::logs``,
-registered with ``torch.library``. Both run the same code. A backward pass that is itself to be differentiated goes by
-way of the reference.
+(``torch.compile``, ``torch.func``, export) see ``sinksort::read``, registered with ``torch.library``. Both run the same
+code, for all three reads. A backward pass that is itself to be differentiated goes by way of the reference.
 
-Which way a plan is read is a name below, ``read``; phi is there for "pull" only.
+A row goes from the fast kernels to those that the table names for rejected rows, and from these to the reference:
+``_run`` is the only place where it does so forward, and ``_run_backward`` the only one on the way back.
+
+How a plan is read is a name below, ``read``; phi is there for "pull" only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.cotangents import one_at_a_time
+from ..core.cotangents import one_at_a_time, with_graph
 from ..core.modes import ordinary, redefines_operators, unpatched
 from ..core.solvers._common import host_may_look
 from ..linear.refine import accepted_error
 from . import reference
 from .contract import Answer, RejectedRowKernels, Request, State, in_tensors, of_rows, some_rows
-from .dispatch import kernels_named, log_plan_kernels, rejected_row_kernels
+from .dispatch import kernels_named, rejected_row_kernels
 
 _ACCEPTED = accepted_error(torch.float32)
 
 
-def read(implementation: str, request: Request, phi: Tensor | None, name: str) -> Tensor:
+def read(read: str, request: Request, phi: Tensor | None, name: str) -> Tensor:
     """``Answer.out`` of the kernels called ``name``."""
     if not ordinary() or redefines_operators(request.x):
-        out: Tensor = _OPERATORS[implementation](*_flat(request), *_with(phi), name)[0]
+        out: Tensor = _read_op(*_flat(request), phi, read, name)[0]
         return out
-    return eager(
-        request.x, implementation_of(implementation, request, name), request._replace(x=request.x.detach()), phi
-    )
+    return eager(request.x, implementation_of(read, request, name), request._replace(x=request.x.detach()), phi)
 
 
 # ---- running a kernel, and mending its answer
@@ -56,22 +55,14 @@ class Implementation(NamedTuple):
     forward: Callable[..., Answer]
     backward: Callable[..., Tensor]
     rejects_by_nan: bool
-    rejected: RejectedRowKernels | None  #: that are asked what these leave over, before the reference is
+    rejected: RejectedRowKernels | None  #: kernels that try rejected rows before the reference does
 
 
 def implementation_of(read: str, request: Request, name: str) -> Implementation:
-    kernels = log_plan_kernels(name) if read == "logs" else kernels_named(name, request)
-    rejected = (
-        rejected_row_kernels(name, request) if read == "pull" or (read == "push" and request.m is not None) else None
-    )
-    return Implementation(
-        read,
-        name,
-        getattr(kernels, read),
-        getattr(kernels, f"{read}_backward"),
-        kernels.rejects_by_nan(request),
-        rejected,
-    )
+    kernels = kernels_named(name, request, read)
+    forward, backward = getattr(kernels, read), getattr(kernels, f"{read}_backward")
+    rejected = rejected_row_kernels(name, request, read)
+    return Implementation(read, name, forward, backward, kernels.rejects_by_nan(request), rejected)
 
 
 def _with(phi: Tensor | None) -> tuple[Tensor, ...]:
@@ -79,15 +70,15 @@ def _with(phi: Tensor | None) -> tuple[Tensor, ...]:
 
 
 def _run(implementation: Implementation, request: Request, phi: Tensor | None) -> tuple[Answer, Tensor | None]:
-    """The answer, and which of its rows are the reference's."""
+    """The answer, and which of its rows the first kernels rejected."""
     answer = implementation.forward(request) if phi is None else implementation.forward(request, phi)
     if implementation.rejects_by_nan:
         return answer, None
     error = answer.error
     if isinstance(error, Tensor) and not host_may_look(error):
-        fine = error <= _ACCEPTED  # nobody can look: rather no answer than a wrong one
-        fine = fine.reshape(-1, *[1] * (answer.out.ndim - 1))
-        return answer._replace(out=torch.where(fine, answer.out, torch.nan)), None
+        right = error <= _ACCEPTED  # the host cannot look: rather no answer than a wrong one
+        right = right.reshape(-1, *[1] * (answer.out.ndim - 1))
+        return answer._replace(out=torch.where(right, answer.out, torch.nan)), None
     rejected = _rejected_rows(error)
     if rejected is not None:
         part, part_phi = _chosen(request, phi, rejected)
@@ -150,7 +141,7 @@ def _gradient_of_rejected(
 
 
 def _rejected_rows(error: State) -> Tensor | None:
-    """Rows whose answer is not good enough. Rows that hold NaN are not late."""
+    """Rows whose answer is not good enough. Rows that hold NaN are none of them."""
     errors = error if isinstance(error, np.ndarray) else (error if error.is_cpu else error.cpu()).numpy()
     if errors.size == 0 or errors.item(errors.argmax()) <= _ACCEPTED:  # quicker than a comparison of all
         return None
@@ -175,25 +166,7 @@ def _reference_gradient(
             (grad,) = torch.autograd.grad(out, x, cotangent.to(out.dtype), create_graph=create_graph)
         return grad
 
-    return gradient() if create_graph or _records(request.x) else _elsewhere(gradient, request.x.device)
-
-
-def _records(x: Tensor) -> bool:
-    """Whether this thread can record a graph. Inside a registered operator it cannot, whatever ``enable_grad`` says."""
-    with torch.enable_grad():
-        return x.detach()[:1].requires_grad_().clone().requires_grad
-
-
-def _elsewhere(function: Callable[[], Tensor], device: torch.device) -> Tensor:
-    """The same in a thread of its own, on the same stream of the device."""
-    stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
-
-    def run() -> Tensor:
-        with torch.cuda.stream(stream):  # nothing, where there is none
-            return function()
-
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(run).result()
+    return gradient() if create_graph else with_graph(gradient, request.x)
 
 
 # ---- eager
@@ -214,7 +187,7 @@ class _Read(torch.autograd.function._SingleLevelFunction):
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None]:
         implementation, request, phi, state, rejected, out = ctx.given
         (x,) = ctx.saved_tensors  # says so if it was written over since
-        if torch.is_grad_enabled():  # somebody will differentiate this again
+        if torch.is_grad_enabled():  # this will be differentiated again
             grad = _reference_gradient(implementation.read, request._replace(x=x), phi, cotangent, create_graph=True)
         else:
             grad = _run_backward(implementation, request, phi, state, rejected, cotangent, out)
@@ -238,7 +211,7 @@ _Flat = tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor | None, float, Tenso
 
 
 def _flat(request: Request) -> _Flat:
-    """An ask as arguments of an operator."""
+    """A request as arguments of an operator."""
     number, rows = (0.0, request.eps) if isinstance(request.eps, Tensor) else (request.eps, None)
     return request.x, request.a, request.y, request.b, request.last, number, rows, request.squash, request.m
 
@@ -248,8 +221,8 @@ def _request(x: Tensor, a: Tensor | None, y: Tensor, b: Tensor, last: Tensor | N
     return Request(x, a, y, b, number if rows is None else rows, squash, m, last)
 
 
-@torch.library.custom_op("sinksort::pull", mutates_args=())
-def _pull_op(
+@torch.library.custom_op("sinksort::read", mutates_args=())
+def _read_op(
     x: Tensor,
     a: Tensor | None,
     y: Tensor,
@@ -259,45 +232,12 @@ def _pull_op(
     eps_rows: Tensor | None,
     squash: str | None,
     m: int | None,
-    phi: Tensor,
+    phi: Tensor | None,
+    read: str,
     name: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
     request = _request(x, a, y, b, last, eps, eps_rows, squash, m)
-    return in_tensors(_run(implementation_of("pull", request, name), request, phi)[0])
-
-
-@torch.library.custom_op("sinksort::push", mutates_args=())
-def _push_op(
-    x: Tensor,
-    a: Tensor | None,
-    y: Tensor,
-    b: Tensor,
-    last: Tensor | None,
-    eps: float,
-    eps_rows: Tensor | None,
-    squash: str | None,
-    m: int | None,
-    name: str,
-) -> tuple[Tensor, Tensor, Tensor]:
-    request = _request(x, a, y, b, last, eps, eps_rows, squash, m)
-    return in_tensors(_run(implementation_of("push", request, name), request, None)[0])
-
-
-@torch.library.custom_op("sinksort::logs", mutates_args=())
-def _logs_op(
-    x: Tensor,
-    a: Tensor | None,
-    y: Tensor,
-    b: Tensor,
-    last: Tensor | None,
-    eps: float,
-    eps_rows: Tensor | None,
-    squash: str | None,
-    m: int | None,
-    name: str,
-) -> tuple[Tensor, Tensor, Tensor]:
-    request = _request(x, a, y, b, last, eps, eps_rows, squash, m)
-    return in_tensors(_run(implementation_of("logs", request, name), request, None)[0])
+    return in_tensors(_run(implementation_of(read, request, name), request, phi)[0])
 
 
 @torch.library.custom_op("sinksort::read_backward", mutates_args=())
@@ -326,8 +266,8 @@ def _backward_op(
         read == "push"
         and request.m is None
         and host_may_look(cotangent)
-        and not kernels_named(name, request).weightless(request)
-    ):  # who posed this could not look at the weights of targets
+        and not kernels_named(name, request, read).weightless(request)
+    ):  # when the request was made nothing could look at the weights of targets
         weightless = ((request.b <= 0) & (cotangent != 0)).any(-1)
         if rejected is not None:
             weightless[rejected] = True
@@ -348,50 +288,39 @@ def _(*args: Any) -> Tensor:
     return args[0].new_empty(args[0].shape)  # type: ignore[no-any-return]
 
 
-def _shapes(read: str) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
-    def fake(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
-        request, name = _request(*args[:9]), args[-1]
-        R, n, K = *request.x.shape, request.y.shape[-1]
-        out = (
-            request.x.new_empty(R, n)
-            if read == "pull"
-            else request.x.new_empty((R, request.m or K) if read == "push" else (R, n, K), dtype=torch.float32)
-        )
-        # The layout of a state is a matter of whole numbers: a program is compiled anew for each length of rows.
-        m = None if request.m is None else int(request.m)
-        x, y = (torch.empty(1, int(size), dtype=torch.float32, device="meta") for size in (n, K))
-        sizes = request._replace(x=x, y=y, m=m)
-        with unpatched():  # this may be the first use of kernels
-            layout = log_plan_kernels(name).logs_layout if read == "logs" else kernels_named(name, sizes).state_layout
-            columns, dtype = layout(sizes)
-        return out, request.x.new_empty(R, columns, dtype=dtype), request.x.new_empty(R, dtype=torch.float32)
-
-    return fake
+@_read_op.register_fake
+def _(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
+    request, read, name = _request(*args[:9]), args[10], args[11]
+    R, n, K = *request.x.shape, request.y.shape[-1]
+    if read == "pull":
+        out = request.x.new_empty(R, n)
+    else:
+        out = request.x.new_empty((R, request.m or K) if read == "push" else (R, n, K), dtype=torch.float32)
+    # The layout of a state is a matter of whole numbers: a program is compiled anew for each length of rows.
+    m = None if request.m is None else int(request.m)
+    x, y = (torch.empty(1, int(size), dtype=torch.float32, device="meta") for size in (n, K))
+    sizes = request._replace(x=x, y=y, m=m)
+    with unpatched():  # this may be the first use of kernels
+        kernels = kernels_named(name, sizes, read)
+        columns, dtype = (kernels.logs_layout if read == "logs" else kernels.state_layout)(sizes)
+    return out, request.x.new_empty(R, columns, dtype=dtype), request.x.new_empty(R, dtype=torch.float32)
 
 
-def _setup(read: str) -> Callable[..., None]:
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-        tensors = [*inputs[:5], inputs[6], inputs[9] if read == "pull" else None]
-        answer = output[0] if read == "push" and inputs[-1] == "triton" else None
-        ctx.save_for_backward(*tensors, output[1], output[2], answer)
-        ctx.eps, ctx.squash, ctx.m, ctx.kernels = inputs[5], inputs[7], inputs[8], inputs[-1]
-
-    return setup_context
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    phi, read, name = inputs[9:]
+    answer = output[0] if read == "push" and name == "triton" else None
+    ctx.save_for_backward(*inputs[:5], inputs[6], phi, output[1], output[2], answer)
+    ctx.eps, ctx.squash, ctx.m, ctx.names = inputs[5], inputs[7], inputs[8], (read, name)
 
 
-def _backward(read: str) -> Callable[..., tuple[Tensor | None, ...]]:
-    others = (None,) * (10 if read == "pull" else 9)  # arguments besides x
-
-    def backward(ctx: Any, cotangent: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-        x, a, y, b, last, rows, phi, state, error, out = ctx.saved_tensors
-        given = x, a, y, b, last, ctx.eps, rows, ctx.squash, ctx.m
-        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            grad = _reference_gradient(read, _request(*given), phi, cotangent, create_graph=True)
-        else:
-            grad = _backward_op(*given, phi, read, ctx.kernels, state, error, cotangent, out)
-        return (grad, *others)
-
-    return backward
+def _backward(ctx: Any, cotangent: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+    x, a, y, b, last, rows, phi, state, error, out = ctx.saved_tensors
+    given = x, a, y, b, last, ctx.eps, rows, ctx.squash, ctx.m
+    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        grad = _reference_gradient(ctx.names[0], _request(*given), phi, cotangent, create_graph=True)
+    else:
+        grad = _backward_op(*given, phi, *ctx.names, state, error, cotangent, out)
+    return (grad, *(None,) * 11)
 
 
 def _rows_of(info: Any, in_dims: tuple[int | None, ...], args: tuple[Any, ...]) -> list[Any]:
@@ -418,9 +347,6 @@ def _vmapped(op: Any, several: bool) -> Callable[..., tuple[Any, Any]]:
     return rule
 
 
-_OPERATORS = {"pull": _pull_op, "push": _push_op, "logs": _logs_op}
-for _name, _op in _OPERATORS.items():
-    _op.register_fake(_shapes(_name))
-    _op.register_autograd(_backward(_name), setup_context=_setup(_name))
-    _op.register_vmap(_vmapped(_op, True))
+_read_op.register_autograd(_backward, setup_context=_setup_context)
+_read_op.register_vmap(_vmapped(_read_op, True))
 _backward_op.register_vmap(_vmapped(_backward_op, False))

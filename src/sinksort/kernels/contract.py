@@ -146,12 +146,10 @@ class LogPlanKernels(Kernels, Protocol):
 
 
 class RejectedRowKernels(Protocol):
-    """Of rows that others left over: slower, and good for more. They keep no state, and are able or not.
+    """Kernels for rows that others rejected: slower, with more digits. They keep no state.
 
     Sorted values are those at m default targets.
     """
-
-    def able(self, request: Request, /) -> bool: ...
 
     def pull(self, request: Request, phi: Tensor) -> tuple[Tensor, Tensor]:
         """``Answer.out`` and ``Answer.error``."""

@@ -1,353 +1,385 @@
-"""Which implementation answers a call: fused kernels where they can, the reference everywhere else."""
+"""The table: which kernels answer a call. The first row that fits wins.
+
+Every limit on the number of values, of targets, or on eps that decides who answers stands here, and nowhere else. A row
+is data: names of facts with the least and the largest number that they may have. So the same rows decide, are printed
+(``python -m sinksort.kernels``, docs/guides/backends.md) and are frozen by a test.
+
+A call goes through three parts, and the first two are one list for the reader:
+
+    LEFT      calls that kernels in single precision leave to plans in double precision (``PLAN``), because digits would
+              be lost. The request and what the caller said decide.
+    KERNELS   the kernels of all others. The request alone decides, so they can be found again on the way back.
+    REJECTED  rows that these kernels reject, and which kernels try them again before the reference does.
+"""
 
 from __future__ import annotations
 
 import functools
 import importlib
-import importlib.util
-import logging
-from collections.abc import Callable
-from contextvars import ContextVar
-from typing import Any, NoReturn, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
-from ..core.costs import Cost
-from ..core.modes import eager, forward_mode_on, hidden, tracing
-from ..core.solvers import Newton, Solver
-from ..core.solvers._common import host_may_look
-from ..core.squash import INCREASING_MAPS, Squash
-from .contract import Kernels, LogPlanKernels, RejectedRowKernels, Request
+from ..core.modes import tracing
+from .contract import LogPlanKernels, RejectedRowKernels, Request
 
-BACKENDS = ("auto", "torch", "triton", "numba")
+#: Answers that are no kernels.
+PLAN = "a plan in double precision"
+ONE_BY_ONE = "as if the targets were given one by one"
+REJECT_ALL = "no kernel: all rows are rejected"
+#: Answers: a family, and which of its solvers.
+TWO, THRESHOLDS, THRESHOLDS_IN_PIECES = "cpu/thresholds, two", "cpu/thresholds", "cpu/thresholds, in pieces"
+BAND, LANES, SORT = "cpu/lanes, band", "cpu/lanes", "cpu/sort"
+ROW, ROW_OR_PIECES, ROW_IN_PIECES = "cpu/row", "cpu/row, or in pieces", "cpu/row, in pieces"
+REGISTERS, MATRIX, EXACT = "gpu/registers, then gpu/exact", "gpu/exact, matrix", "gpu/exact"
+GRID, FEW_TARGETS = "gpu/grid, then gpu/exact", "gpu/thresholds"
 
-#: Rows up to this length are worked on by one thread (block) each, longer ones in pieces. Two targets on the CPU need
-#: so little scratch that a row may have as many values as a piece.
-_SHORT, _SHORT_OF_TWO = 2048, 1 << 15
-MOST_SELECTED, _FEW_NODES = 4, 128  #: that all kernels take for longer rows
-_AUTO = {"cpu": "numba", "cuda": "triton"}  #: by device
-_FILES = {"numba": ("cpu.rows", "cpu.long"), "triton": ("gpu.rows", "gpu.long")}
-_HINTS = {"numba": "install it with: pip install numba", "triton": "it comes with torch for CUDA on Linux"}
-_ORDINARY = Newton()
-_REACHED = 1e-5  #: marginal error that kernels always come below
-#: Least entropy of sorts and selections of short rows in single precision; of very short ones, to as few targets.
-_SHARP, _SHARP_OF_VERY_SHORT = 5e-3, 1e-3
-_VERY_SHARP = 2e-3  #: the same of quantiles
-_MOST_LOGS = 128  #: values of rows whose plans are answered as such
-_VERY_SHORT = 20  #: values of rows that Numba's kernels work on sixteen at a time
-#: Of single precision, and of potentials in 48 bits: beyond, hard plans come out wrong, or 1 / eps is nothing.
-_LEAST_EPS, _MOST_EPS = 1e-10, 1e20
-_SINGLE = (torch.float32, torch.float16, torch.bfloat16)
-
-_log = logging.getLogger("sinksort")
-_said: set[str] = set()  #: reasons that have been logged
-_reason: ContextVar[str] = ContextVar("sinksort_reason", default="its kernels do not take it")
-last_used: ContextVar[str] = ContextVar("sinksort_last_backend", default="torch")
-
-
-def last_backend() -> str:
-    """Which backend answered the last operator that was called here: "torch", "triton" or "numba".
-
-    >>> import torch, sinksort
-    >>> _ = sinksort.soft_rank(torch.randn(4, 10), backend="torch")
-    >>> sinksort.last_backend()
-    'torch'
-    """
-    return last_used.get()
+#: Limits with a name are used in several rows, or where requests are made.
+LEAST_EPS, MOST_EPS = 1e-10, 1e20  #: of single precision: beyond, hard plans come out wrong, or 1 / eps is nothing
+FEW = 4  #: targets that every family for long rows takes one by one
+ONE_THREAD, ONE_THREAD_OF_TWO = 2048, 1 << 15  #: values that one thread works on; two targets need little scratch
+VERY_SHORT = 20  #: values, and targets, of rows that are worked on sixteen at a time without a band
+BAND_VALUES, BAND_TARGETS, BAND_ROWS = 192, 128, 16  #: of rows that are worked on sixteen at a time with one
+MOST_TARGETS = 128  #: that are taken one by one; sorts on the CPU take more
+MOST_SORTED = ONE_THREAD  #: targets that sorts and ranks of the CPU take one by one
+MOST_LOGS = 128  #: values of rows whose plans are answered as logarithms
+MOST_EXACT = 2048  #: values, and targets, of the exact family of the CPU
+MOST_COLUMNS = 4  #: of a payload: each is carried by itself
+FAINT = 1e-12  #: share of a target; only plans tell where the mass of a lighter one comes from
+LIGHT = 1e-5  #: weight relative to the largest of its row; single precision loses what is lighter
+LEAST_LEARNED_EPS = 5e-3  #: smallest eps whose gradient keeps its digits in single precision
+SHARP_GROUPS = 2e-3  #: least eps of sorts of sixteen rows at a time
+AS_TYPED = 1.0 + 1e-6  #: a tensor in single precision may hold a little less than what was typed
+_SHARP, _SHARP_OF_VERY_SHORT, _SHARP_QUANTILE = 5e-3, 1e-3, 2e-3  #: least eps for few targets in single precision
+_FINE, _FINE_LOGS, _SMALL, _TINY = 1e-3, 5e-3, 1e-4, 1e-5  #: least eps of weighted rows, of their logs, of all rows
 
 
-def _missing(package: str, name: str) -> str | None:
-    """Why no kernels of a backend can be used here, or None. Found out without importing the package behind it."""
-    if name == "triton" and torch.version.hip is not None:
-        return "its kernels have never run on AMD's devices, and this is torch for ROCm"
-    try:
-        there = importlib.util.find_spec(package) is not None
-    except (ImportError, ValueError):
-        there = False
-    return None if there else f"{package} is not installed; {_HINTS[name]}"
+class Facts(NamedTuple):
+    """All that the table looks at."""
+
+    read: str  #: "pull", "push" or "logs", see ``contract``
+    n: int  #: values of a row
+    targets: int  #: of the request: targets or nodes
+    equal: bool = False  #: whether targets are known to be equal: they are nodes of a rule, or all of them
+    every: bool = False  #: whether they are all of them
+    all_targets: int = 0  #: targets; where they are nodes of a rule, those that it stands for
+    size: int = 0  #: the larger of values and of all targets
+    pairs: int = 0  #: n K
+    all_pairs: int = 0  #: n times all targets
+    work: int = 0  #: n K^2: what a pass over all values costs
+    eps: float = 1.0  #: the smallest of the call
+    spread: float = (
+        0.0  #: n^2 eps: how many values share a target; above 3 most weight lies where a hard sort puts none
+    )
+    rows: int = 1
+    weighted: bool = False  #: whether values have weights
+    quantile: bool = False  #: whether these are the three targets of a quantile, whose weights are double
+    double: bool = False  #: whether weights of targets are double
+    squashed: bool = True
+    square: bool = True  #: whether there are as many targets as values
+    ruled: bool = False  #: whether the request says how to estimate the error of a rule
+    shared: bool = True  #: whether all rows have the same targets
+    one_eps: bool = True  #: whether all rows have the same eps
+    # What the request does not say:
+    named: bool = False  #: whether the caller asked for this backend by name
+    mask: bool = False  #: whether two targets are those of a top-k mask
+    selecting: bool = False  #: whether targets are those of a mask or a quantile
+    uneven: bool = False  #: whether the caller gave targets or their weights
+    light: bool = False  #: whether some weights are below ``LIGHT``, but not 0
+    empty: bool = False  #: whether a target that is read may weigh nothing, or nearly nothing for logarithms
+    padded: bool = False  #: whether rows have padding
+    payload: bool = False  #: whether numbers of the caller are averaged, and not ranks
+    traced: bool = False
 
 
-_MISSING = {name: _missing(name, name) for name in _FILES}
+class Row(NamedTuple):
+    """A line of the table."""
+
+    answer: str
+    reads: str
+    limits: tuple[tuple[str, float | None, float | None], ...]  #: fact, the least, and what it must be below
+    entry: str  #: the module that enters the kernels
+    why: str  #: said to who asked for the kernels by name
+
+    def fits(self, facts: Facts) -> bool:
+        if facts.read not in self.reads:
+            return False
+        for name, least, below in self.limits:
+            value = getattr(facts, name)
+            if (least is not None and value < least) or (below is not None and value >= below):
+                return False
+        return True
 
 
-def missing(name: str) -> str | None:
-    """Why no kernels of the backend called ``name`` can be used here, or None if they can."""
-    return _MISSING[name]
+def _from(least: float) -> tuple[float | None, float | None]:
+    return least, None
 
 
-def missing_for(device: torch.device) -> str | None:
-    """Why there are no kernels for a device, or None if there are."""
-    name = _AUTO.get(device.type)
-    return f"there are no kernels for {device.type} devices" if name is None else missing(name)
+def _below(limit: float) -> tuple[float | None, float | None]:
+    return None, limit
 
 
-def kernels_named(name: str, request: Request) -> Kernels:
-    short, long = _FILES[name]
-    most = _SHORT_OF_TWO if name == "numba" and has_two_targets(request) else _SHORT
-    return _module(long if request.x.shape[-1] > most or _by_thresholds(name, request) else short)
+def _to(most: int, least: int | None = None) -> tuple[float | None, float | None]:
+    return least, most + 1
 
 
-def log_plan_kernels(name: str) -> LogPlanKernels:
-    """Those that know ``logs``."""
-    return cast("LogPlanKernels", _module(_FILES[name][0]))
+def _row(answer: str, reads: str, entry: str = "", why: str = "", **limits: Any) -> Row:
+    found = []
+    for name, limit in limits.items():
+        if isinstance(limit, bool):
+            found.append((name, *((1, None) if limit else (None, 1))))
+        elif isinstance(limit, int):
+            found.append((name, limit, limit + 1))
+        else:
+            found.append((name, *limit))
+    return Row(answer, reads, tuple(found), entry, why)
 
 
-def rejected_row_kernels(name: str, request: Request) -> RejectedRowKernels | None:
-    """Those for rows that the kernels left over."""
-    if name != "numba":
-        return None
-    kernels = cast("RejectedRowKernels", _module("cpu.rejected"))
-    return kernels if kernels.able(request) else None
+# ---- calls that are left to plans
+
+_AVERAGES = "pull push"
+_ALL = "pull push logs"
+_FEW_LEFT = "its kernels sort and select from eps = {0:g} up, and eps = {{eps:g}}"
+_TRACED = "a compiled program takes fewer targets for rows as long as these"
+_OF_LOGS = "its kernels say from where targets get what they get if each is seen to weigh {0:g} or more"
 
 
-def _by_thresholds(name: str, request: Request) -> bool:
-    """Whether a short row with few targets is better off with the kernels for long rows, which have more digits.
-
-    In Triton of very short rows the others know gradients better, but memberships worse. In Numba the others are twice
-    as fast where eps is not too small for them. It never is for masks; gradients of quantiles lose a digit with every
-    digit of eps, until at last they are too few.
-    """
-    n, K = request.x.shape[-1], request.y.shape[-1]
-    if request.m is not None or K > MOST_SELECTED:
-        return False
-    if name == "triton":
-        return K <= 2 or n >= 16
-    if has_two_targets(request):
-        return False
-    return n > _VERY_SHORT and sharp(request, _VERY_SHARP) if _of_fillers(request) else n >= 64 and sharp(request)
-
-
-def has_two_targets(request: Request) -> bool:
-    """Whether there are two targets, and so one unknown."""
-    return request.m is None and request.y.shape[-1] == 2
+def _left_by_both(most: int, sorts: int) -> list[Row]:
+    """Calls that no kernels answer, as they are too large."""
+    one_by_one = "its kernels take at most {0} targets one by one, and there are {{targets}}"
+    return [
+        _row(PLAN, "push", why=one_by_one.format(sorts), equal=False, targets=_from(sorts + 1)),
+        _row(PLAN, "pull logs", why=one_by_one.format(most), equal=False, targets=_from(most + 1)),
+        _row(PLAN, "push", why=f"its kernels sort rows with padding onto more than {FEW} targets", padded=True,
+             selecting=False, targets=_to(FEW)),
+        _row(PLAN, "pull", why=f"its kernels average over more than {FEW} targets, and there are {{targets}}",
+             payload=True, targets=_to(FEW)),
+        _row(PLAN, _AVERAGES, why=_TRACED, traced=True, equal=False, targets=_from(FEW + 1), n=_from(ONE_THREAD + 1)),
+        _row(PLAN, _AVERAGES, why=_TRACED, traced=True, equal=True, targets=_from(129), n=_from(ONE_THREAD + 1)),
+        _row(PLAN, "logs", why=f"its kernels say where at most {MOST_LOGS} values go, and there are {{n}}",
+             n=_from(MOST_LOGS + 1)),
+        _row(PLAN, "logs", why=_OF_LOGS.format(FAINT), empty=True),
+        _row(PLAN, "logs", named=False, weighted=True, eps=_below(_FINE_LOGS)),
+        _row(PLAN, "logs", named=False, uneven=True, eps=_below(_FINE_LOGS)),
+    ]  # fmt: skip
 
 
-def _any_eps(request: Request) -> bool:
-    """Whether Numba's kernels take every eps: of two targets, and of three whose weights are double."""
-    return has_two_targets(request) or (_of_fillers(request) and request.x.shape[-1] > _VERY_SHORT)
+#: Sorts for which single precision has too few digits, or is slower: of values without a squash, of many pairs.
+_SORTED: tuple[dict[str, Any], ...] = tuple(
+    {"entry": "cpu.rows", "equal": False, "n": _to(ONE_THREAD), "targets": _from(FEW + 1)} | more
+    for more in (
+        {"squashed": False},
+        {"pairs": _from((1 << 14) + 1)},
+        {"eps": _below(_SHARP_OF_VERY_SHORT)},
+        {"eps": _below(_SHARP), "n": _to(ONE_THREAD, VERY_SHORT + 1)},
+        {"eps": _below(_SHARP), "targets": _from(VERY_SHORT + 1)},
+    )
+)
+_NO_GRADIENT = "its kernels have no gradient for what lands on a target without weight, and there is one"
+_FINE_ROWS: dict[str, Any] = {
+    "named": False,
+    "mask": False,
+    "size": _to(MOST_EXACT),
+}  #: the exact family has more digits for these
+LEFT: dict[str, tuple[Row, ...]] = {
+    "numba": (
+        *_left_by_both(MOST_TARGETS, MOST_SORTED),
+        _row(PLAN, "logs", named=False, eps=_below(_SMALL)),
+        _row(PLAN, "push", why=_FEW_LEFT.format(_SHARP_OF_VERY_SHORT), targets=_to(FEW, 3),
+             eps=_below(_SHARP_OF_VERY_SHORT), n=_to(VERY_SHORT)),
+        _row(PLAN, "push", why=_FEW_LEFT.format(_SHARP_OF_VERY_SHORT), targets=1, eps=_below(_SHARP_OF_VERY_SHORT),
+             n=_to(VERY_SHORT)),
+        _row(PLAN, "push", why=_FEW_LEFT.format(_SHARP), targets=_to(FEW, 3), quantile=False, eps=_below(_SHARP),
+             n=_to(63, VERY_SHORT + 1)),
+        _row(PLAN, "push", why=_FEW_LEFT.format(_SHARP), targets=1, eps=_below(_SHARP), n=_to(63, VERY_SHORT + 1)),
+        _row(PLAN, "pull", why=_FEW_LEFT.format(_SHARP_OF_VERY_SHORT), selecting=True, quantile=True,
+             eps=_below(_SHARP_OF_VERY_SHORT), n=_to(VERY_SHORT)),
+        _row(PLAN, _AVERAGES, why=f"its kernels take weights from {LIGHT:g} of the largest up, or 0, and some are less",
+             light=True),
+        _row(PLAN, "push", **_FINE_ROWS, selecting=False, equal=False, eps=_below(SHARP_GROUPS),
+             targets=_from(FEW + 1), n=_to(BAND_VALUES)),
+        _row(PLAN, "push", **_FINE_ROWS, selecting=False, weighted=True, eps=_below(_SHARP)),
+        _row(PLAN, _AVERAGES, **_FINE_ROWS, eps=_below(_SMALL)),
+        _row(PLAN, _AVERAGES, **_FINE_ROWS, weighted=True, eps=_below(_FINE)),
+        _row(PLAN, "pull", **_FINE_ROWS, uneven=True, eps=_below(_FINE)),
+        _row(PLAN, "pull", **_FINE_ROWS, weighted=True, equal=False, targets=_to(FEW, 2)),
+        _row(PLAN, "pull", **_FINE_ROWS, uneven=True, equal=False, targets=_to(FEW, 2)),
+        _row(PLAN, _AVERAGES, **_FINE_ROWS, selecting=True, weighted=True),
+        *(_row(SORT, "push", **({"empty": True} | limits)) for limits in _SORTED),
+        _row(PLAN, "push", why=_NO_GRADIENT, empty=True),
+    ),
+    "triton": (
+        *_left_by_both(MOST_TARGETS, MOST_TARGETS),
+        _row(PLAN, "pull", named=False, mask=True, weighted=True, eps=_below(_FINE)),
+        _row(PLAN, _AVERAGES, named=False, mask=False, eps=_below(_TINY)),
+        _row(PLAN, "pull", named=False, mask=False, equal=False, targets=_to(FEW, 3)),
+        _row(PLAN, _AVERAGES, named=False, mask=False, weighted=True, eps=_below(_FINE)),
+        _row(PLAN, _AVERAGES, named=False, mask=False, uneven=True, eps=_below(_FINE)),
+        _row(PLAN, "push", why=_NO_GRADIENT, empty=True),
+    ),
+}  # fmt: skip
+
+# ---- kernels
+
+_BAND: dict[str, Any] = {
+    "rows": _from(BAND_ROWS), "weighted": False, "shared": True, "targets": _to(BAND_TARGETS, FEW + 1),
+    "n": _to(BAND_VALUES), "spread": _from(3.0),
+}  # fmt: skip
 
 
-def _of_fillers(request: Request) -> bool:
-    """Whether there are the three targets of a quantile, whose weights are double."""
-    return request.m is None and request.y.shape[-1] == 3 and request.b.dtype == torch.float64
+def _of_numba() -> tuple[Row, ...]:
+    short, long = "cpu.rows", "cpu.long"
+    too_many = "its kernels take at most {0}, and there are {{targets}}"
+    return (
+        _row(ROW, "logs", short),
+        _row(THRESHOLDS_IN_PIECES, _AVERAGES, long, equal=False, targets=2, n=_from(ONE_THREAD_OF_TWO + 1)),
+        _row(TWO, _AVERAGES, short, equal=False, targets=2, n=_from(VERY_SHORT + 1)),
+        _row(TWO, _AVERAGES, short, equal=False, targets=2, eps=_below(_SHARP)),
+        _row(THRESHOLDS_IN_PIECES, _AVERAGES, long, quantile=True, n=_from(VERY_SHORT + 1),
+             eps=_below(_SHARP_QUANTILE)),
+        _row(THRESHOLDS_IN_PIECES, _AVERAGES, long, equal=False, quantile=False, targets=_to(FEW), n=_from(64),
+             eps=_below(_SHARP)),
+        _row(THRESHOLDS_IN_PIECES, _AVERAGES, long, equal=False, n=_from(ONE_THREAD + 1), targets=_to(16)),
+        _row(THRESHOLDS_IN_PIECES, _AVERAGES, long, equal=False, n=_from(ONE_THREAD + 1), targets=_to(MOST_TARGETS),
+             work=_to(400_000_000)),
+        _row(PLAN, _AVERAGES, long, "its kernels take fewer targets one by one for rows of {n} values, and there are "
+             "{targets}", equal=False, n=_from(ONE_THREAD + 1)),
+        _row(PLAN, _AVERAGES, long, too_many.format("512 nodes of a rule"), n=_from(ONE_THREAD + 1),
+             targets=_from(513)),
+        _row(ROW_IN_PIECES, _AVERAGES, long, n=_from((1 << 14) + 1)),
+        _row(REJECT_ALL, "pull", long, n=_from(ONE_THREAD + 1), every=True, targets=_from(BAND_TARGETS + 1)),
+        _row(ROW_OR_PIECES, _AVERAGES, long, n=_from(ONE_THREAD + 1)),
+        _row(PLAN, _AVERAGES, short, too_many.format("1024 nodes"), equal=True, every=False, targets=_from(1025)),
+        _row(PLAN, _AVERAGES, short, too_many.format("2048 targets"), targets=_from(2049)),
+        _row(REJECT_ALL, "pull", short, every=True, targets=_from(BAND_TARGETS + 1)),
+        _row(BAND, "pull", short, **_BAND),
+        _row(BAND, "push", short, equal=True, one_eps=True, **_BAND),
+        _row(ONE_BY_ONE, "push", short, every=True, n=_to(BAND_VALUES)),
+        *(_row(SORT, "push", **limits) for limits in _SORTED),
+        _row(LANES, _AVERAGES, short, equal=False, n=_to(VERY_SHORT), targets=_to(VERY_SHORT)),
+        _row(THRESHOLDS, _AVERAGES, short, equal=False, targets=_to(FEW, 3)),
+        _row(ROW, _AVERAGES, short),
+    )  # fmt: skip
 
 
-def sharp(request: Request, below: float = _SHARP) -> bool:
-    """Whether eps is so small that what a few targets receive needs more than single precision."""
-    return least_of(request.eps) < below
+def of_triton(wide: int = 256) -> tuple[Row, ...]:
+    """``wide``: targets up to which ``gpu/exact`` computes in double precision."""
+    short, long = "gpu.rows", "gpu.long"
+    in_double = [
+        _row(EXACT, reads, short, **why, all_targets=_to(wide))
+        for reads, why in (
+            ("pull", {"eps": _below(3e-4)}),  # gradients of single precision lose digits
+            ("pull", {"squashed": False, "equal": False, "square": False}),
+            (_AVERAGES, {"weighted": True}),
+            (_AVERAGES, {"double": True}),
+        )
+    ]
+    return (
+        _row(PLAN, _AVERAGES, long, "its kernels take rows of fewer than 2^31 values, and a row has {n}",
+             n=_from(1 << 31)),
+        _row(FEW_TARGETS, _AVERAGES, long, equal=False, targets=_to(2)),
+        _row(FEW_TARGETS, _AVERAGES, long, equal=False, targets=_to(FEW), n=_from(16)),
+        _row(GRID, _AVERAGES, long, equal=True, n=_from(ONE_THREAD + 1), targets=_to(128)),
+        _row(PLAN, _AVERAGES, long, f"long rows take at most {FEW} targets one by one and 128 nodes of a rule, and "
+             "there are {targets}", n=_from(ONE_THREAD + 1)),
+        _row(PLAN, _ALL, short, "these kernels take at most 2048 values and targets, and there are {size}",
+             size=_from(ONE_THREAD + 1)),
+        _row(EXACT, "logs", short),
+        _row(GRID, "pull", short, equal=True, ruled=True, all_targets=_from(wide + 1), n=_from(wide + 1),
+             targets=_to(128)),
+        *in_double,
+        _row(REGISTERS, "pull", short, n=_to(128), targets=_to(128)),
+        _row(MATRIX, _AVERAGES, short, targets=_to(128)),
+        _row(EXACT, _AVERAGES, short),
+    )  # fmt: skip
+
+
+KERNELS: dict[str, tuple[Row, ...]] = {"numba": _of_numba(), "triton": of_triton()}
+
+# ---- rows that these kernels reject, and plans
+
+#: The reference takes few values or targets in no time, and is as fast where pairs are very many.
+_AGAIN: dict[str, Any] = {"n": _from(16), "all_targets": _from(32), "all_pairs": _to(1 << 24)}
+REJECTED: dict[str, tuple[Row, ...]] = {
+    "numba": (
+        _row("cpu/sort, all targets", "pull", "cpu.rejected", **_AGAIN),
+        _row("cpu/sort, all targets", "push", "cpu.rejected", equal=True, **_AGAIN),
+    ),
+    "triton": (),
+}
+_CPU_EXACT = "cpu/exact"
+#: Plans of eager calls on the CPU by the default solver. Up to 2^20 pairs kernels take less time than a small problem
+#: in torch (rows of 400 and 1,000 values: 0.4 to 1.0 of it, ranks at eps = 1e-3 a fifteenth); for sharper plans always.
+PLANS: dict[str, tuple[Row, ...]] = {
+    "numba": (
+        _row(_CPU_EXACT, "plan", size=_to(MOST_EXACT), all_pairs=_to(1 << 20)),
+        _row(_CPU_EXACT, "plan", size=_to(MOST_EXACT), eps=_below(5e-3 * AS_TYPED)),
+    ),
+    "triton": (),
+}
+_PARTS = {"left": LEFT, "kernels": KERNELS, "rejected": REJECTED, "plans": PLANS}
+
+
+# ---- asking
+
+
+def first(part: str, name: str, facts: Facts) -> Row | None:
+    """The first row of a part that fits a call to the backend called ``name``."""
+    return _first(part, name, facts) if tracing() else _first_again(part, name, facts)
+
+
+def _first(part: str, name: str, facts: Facts) -> Row | None:
+    for row in _PARTS[part][name]:
+        if row.fits(facts):
+            return row
+    return None
+
+
+_first_again = functools.lru_cache(maxsize=1024)(_first)
+
+
+def kernels_for(name: str, request: Request, read: str, phi: Tensor | None = None) -> Row:
+    """The row of ``KERNELS`` for a request. ``phi`` is what targets are averaged with, if that is not y."""
+    found = first("kernels", name, facts_of(name, request, read, phi))
+    assert found is not None, "the last row of each backend fits every request"  # noqa: S101
+    return found
+
+
+def facts_of(name: str, request: Request, read: str, phi: Tensor | None = None) -> Facts:
+    """What a request says of a call."""
+    (R, n), K, m = request.x.shape, request.y.shape[-1], request.m
+    double = request.b.dtype == torch.float64
+    several = isinstance(request.eps, Tensor)
+    # On a GPU nobody asks for the numbers of a tensor, which would wait for the device.
+    eps = 1.0 if several and name == "triton" else least_of(request.eps) * AS_TYPED
+    targets = K if m is None else m
+    shared = all(t is None or t.shape[0] == 1 for t in (request.y, request.b, phi, request.last))
+    return Facts(
+        read, n, K, m is not None, m == K, targets, max(n, targets, K), n * K, n * targets, n * K * K, eps,
+        n * n * eps, R, request.a is not None,
+        m is None and K == 3 and double, double, request.squash is not None, n == K, request.last is not None, shared,
+        not several,
+    )  # fmt: skip
+
+
+@functools.cache
+def module(entry: str) -> Any:
+    """The module of the kernels of a row. It is imported when it is first needed."""
+    return importlib.import_module(f"{__package__}.{entry}")
+
+
+def kernels_named(name: str, request: Request, read: str = "pull") -> LogPlanKernels:
+    """The kernels of a backend that answer a request."""
+    return cast("LogPlanKernels", module(kernels_for(name, request, read).entry))
+
+
+def rejected_row_kernels(name: str, request: Request, read: str) -> RejectedRowKernels | None:
+    """The kernels that try rejected rows again, if there are any."""
+    row = first("rejected", name, facts_of(name, request, read))
+    return None if row is None else cast("RejectedRowKernels", module(row.entry))
 
 
 def least_of(eps: float | Tensor) -> float:
     """The smallest eps of a call. Tensors reach kernels only where their numbers may be looked at."""
     return float(eps.min()) if isinstance(eps, Tensor) else eps
-
-
-@functools.cache
-def _module(name: str) -> Kernels:
-    return cast("Kernels", importlib.import_module(f"{__package__}.{name}"))
-
-
-def backend_for(
-    x: Tensor,
-    eps: float | Tensor,
-    cost: Cost,
-    squash: Squash,
-    solver: Solver,
-    backend: str,
-    *constants: Any,
-    placed: bool = False,
-) -> str | None:
-    """The backend whose kernels may answer, or None for the reference. ``constants`` must not need gradients.
-
-    What is wrong with an argument is for the reference to say. ``placed``: whether the operator can find the places of
-    the values by torch (see ``places.py``), so that a squash may be callable and eps may need a gradient.
-    """
-    if backend not in BACKENDS:
-        raise ValueError(f"backend must be one of {', '.join(map(repr, BACKENDS))}, got {backend!r}.")
-    remember("torch")
-    if backend == "torch" or not isinstance(x, Tensor):
-        return None
-    name = backend
-    if backend == "auto":
-        name = _AUTO.get(x.device.type, "")
-        if not name:
-            if x.device.type != "meta":
-                _say_once(f"there are none for {x.device.type} devices")
-            return None
-    reason = _MISSING[name]
-    if reason is not None and backend == "auto":
-        _say_once(reason)
-        return None
-    reason = reason or _unfit(x, eps, cost, squash, solver, constants, name, placed)
-    return None if _refused(reason, backend) else name
-
-
-def able(name: str, request: Request, backend: str) -> bool:
-    """Whether the kernels called ``name`` can answer; remembered as the choice if so."""
-    if tracing():
-        # A trace cannot ask the kernels: what all of them can do must be enough.
-        few = request.y.shape[-1] <= (MOST_SELECTED if request.m is None else _FEW_NODES)
-        if not few and request.x.shape[-1] > _SHORT:
-            return not _refused("a compiled program takes fewer targets for rows as long as these", backend)
-    elif _refused(kernels_named(name, request).unable(request), backend):
-        return False
-    remember(name)
-    return True
-
-
-def able_of_logs(name: str, request: Request, backend: str) -> bool:
-    """``able`` for ``logs``."""
-    n, reason = request.x.shape[-1], None
-    if n > _MOST_LOGS:
-        reason = f"its kernels say where at most {_MOST_LOGS} values go, and there are {n}"
-    elif not tracing():
-        reason = log_plan_kernels(name).unable(request)
-    if _refused(reason, backend):
-        return False
-    remember(name)
-    return True
-
-
-def too_sharp(name: str, request: Request, backend: str) -> bool:
-    """Whether single precision is not enough for a few targets: what they receive changes within eps.
-
-    More targets are sorted in double precision then.
-    """
-    n, K = request.x.shape[-1], request.y.shape[-1]
-    if name != "numba" or K > MOST_SELECTED or n > _SHORT:
-        return False
-    if _any_eps(request) or _by_thresholds(name, request):
-        return False
-    eps, least = least_of(request.eps), least_eps(n, K)
-    below = eps < least * (1.0 - 1e-6)  # a tensor in single precision may say a little less than what was typed
-    return below and _refused(f"its kernels sort and select from eps = {least:g} up, and eps = {eps:g}", backend)
-
-
-def least_eps(n: int, K: int) -> float:
-    """From which n values are sorted on K targets in single precision."""
-    return _SHARP_OF_VERY_SHORT if n <= _VERY_SHORT and K <= _VERY_SHORT else _SHARP
-
-
-def remember(name: str) -> None:
-    if not torch.compiler.is_compiling():
-        last_used.set(name)
-
-
-def _refused(reason: str | None, backend: str) -> bool:
-    """A reason sends ``auto`` to the reference, and is an error for who asked by name.
-
-    Who asked for Numba may still have the exact family: the reason is kept for ``settle``.
-    """
-    if reason is not None and backend != "auto":
-        if backend == "numba" and _MISSING["numba"] is None and torch.compiler.is_compiling():
-            pass  # see ``compiled_plan``
-        elif backend == "numba" and _MISSING["numba"] is None and eager():
-            _reason.set(reason)
-        else:
-            _complain(reason, backend)
-    return reason is not None
-
-
-def _complain(reason: str, backend: str) -> NoReturn:
-    raise ValueError(f"backend={backend!r} cannot answer this call: {reason}; backend='auto' chooses one that can.")
-
-
-def settle(used: str, backend: str) -> None:
-    """Remember who makes a plan, after the fast kernels did not; an error for who asked for another by name."""
-    if backend == "numba" and used != "numba":
-        _complain(_reason.get(), backend)
-    if backend in BACKENDS:  # not for rows that a kernel rejected, or for gradients: that operator has said its backend
-        remember(used)
-
-
-def refuse(reason: str, backend: str) -> None:
-    """Nothing, for ``auto``; an error for who asked by name."""
-    _refused(reason, backend)
-
-
-def _say_once(reason: str) -> None:
-    if not torch.compiler.is_compiling() and reason not in _said:
-        _said.add(reason)
-        _log.info("sinksort: fused kernels are not used, since %s", reason)
-
-
-def _unfit(
-    x: Tensor,
-    eps: float | Tensor,
-    cost: Cost,
-    squash: Squash,
-    solver: Solver,
-    constants: tuple[Any, ...],
-    name: str,
-    placed: bool,
-) -> str | None:
-    if x.dtype not in _SINGLE:
-        return f"its kernels compute in single precision, and x is {x.dtype}"
-    if not _satisfied(solver):
-        return f"its kernels have their own solver, and solver={_shown(solver)} asks for another"
-    if not isinstance(cost, (int, float)) or cost != 2:
-        return f"its kernels know the squared cost only, and cost={_shown(cost)}"
-    known = squash is None or (isinstance(squash, str) and squash in INCREASING_MAPS)
-    if not (known or (placed and callable(squash) and _readable(x))):
-        return "its kernels know the squashes 'sigmoid', 'arctan' and None"
-    if isinstance(eps, Tensor):
-        reason = _unfit_tensor(x, eps, name, placed)
-        if reason is not None:
-            return reason
-    elif isinstance(eps, (int, float)) and eps > 0 and not _LEAST_EPS <= eps <= _MOST_EPS:
-        return f"its kernels take eps from {_LEAST_EPS:g} to {_MOST_EPS:g}, and eps = {eps:g}"
-    if any(isinstance(t, Tensor) and (t.requires_grad or _has_tangent(t)) for t in constants):
-        return "its kernels differentiate in x only, and another argument requires a gradient"
-    return _transformed(x)
-
-
-def _readable(t: Tensor) -> bool:
-    """Whether numbers may be looked at, and the derivatives asked for are those of autograd in reverse mode."""
-    return eager() and not hidden(t) and host_may_look(t)
-
-
-def _unfit_tensor(x: Tensor, eps: Tensor, name: str, placed: bool) -> str | None:
-    """Why kernels cannot take eps as a tensor. What is wrong with it is for the reference to say."""
-    if not (_readable(x) and _readable(eps)):
-        return "its kernels want eps as a number where its numbers cannot be looked at, and it is a tensor"
-    if eps.numel() != 1 and name != "numba":
-        return "its kernels take one eps for all rows, and there are several"
-    if eps.requires_grad and not placed:
-        return "its kernels differentiate in x only, and eps requires a gradient"
-    if eps.ndim >= x.ndim or not eps.is_floating_point() or eps.numel() == 0:
-        return "its kernels take eps as a number, or as a tensor with one number a row"
-    least, most = (float(t) for t in eps.detach().aminmax())
-    if not _LEAST_EPS <= least <= most <= _MOST_EPS:
-        return f"its kernels take eps from {_LEAST_EPS:g} to {_MOST_EPS:g}, and eps is from {least:g} to {most:g}"
-    return None
-
-
-def _shown(option: object) -> str:
-    """An option in a message. ``torch.compile`` cannot trace how a dataclass is printed."""
-    return type(option).__name__ if torch.compiler.is_compiling() else repr(option)
-
-
-def _satisfied(solver: Solver) -> bool:
-    """Whether what kernels do is what was asked for: they are finer than any tolerance that is not very small."""
-    if solver == _ORDINARY:
-        return True
-    fine = isinstance(solver, Newton) and (solver.tolerance is None or solver.tolerance >= _REACHED)
-    return fine and solver == Newton(tolerance=solver.tolerance)
-
-
-def _has_tangent(t: Tensor) -> bool:
-    return forward_ad.unpack_dual(t).tangent is not None if forward_mode_on() else False
-
-
-def _transformed(x: Tensor) -> str | None:
-    """Kernels are differentiated by autograd in reverse mode, and batched by vmap; all else is the reference's."""
-    if torch.compiler.is_compiling():
-        return None
-    if torch._C._functorch.maybe_current_level() is None:
-        return "its kernels have no forward-mode derivative" if _has_tangent(x) else None
-    interpreters: Callable[[], list[Any]] = torch._functorch.pyfunctorch.retrieve_all_functorch_interpreters
-    if all(each.key() == torch._C._functorch.TransformType.Vmap for each in interpreters()):
-        return None
-    return "its kernels are differentiated by autograd, not by the transforms of torch.func"

@@ -1,23 +1,23 @@
-"""What an operator poses to kernels, answered; and remembered for calls that differ in the numbers of x alone.
+"""What an operator asks of kernels, answered; and remembered for calls that differ in the numbers of x alone.
 
-To find out which kernels answer, with which targets, takes as long as some of them need. So what was posed is kept,
-without x, by all that it depends on; and kernels keep with it what they prepared (``Request.known``).
+To find out which kernels answer, with which targets, takes as long as some of them need. So the request is kept,
+without x, under everything that it depends on; and kernels keep with it what they prepared (``Request.prepared``).
 """
 
 from __future__ import annotations
 
 import functools
-import inspect
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, ParamSpec
+from typing import Any, Concatenate, NamedTuple, ParamSpec, cast
 
 from torch import Tensor
 
 from ..core.modes import PLAIN, ordinary
+from ..core.options import Options
 from . import autograd
+from .backends import last_used
 from .contract import Request
-from .dispatch import last_used
 
 _P = ParamSpec("_P")
 
@@ -31,7 +31,7 @@ class ReadOut(NamedTuple):
     name: str  #: of the kernels
     request: Request
     phi: Tensor | None
-    rows: Callable[[Tensor], Tensor]  #: of x, as they are asked: (R, n)
+    rows: Callable[[Tensor], Tensor]  #: of x, as kernels take them: (R, n)
     shaped: Callable[[Tensor], Tensor]  #: what the operator returns, from the answer
     lasting: bool = True  #: whether it holds for other numbers in x as well
 
@@ -41,59 +41,53 @@ class _Remembered(NamedTuple):
 
     name: str
     implementation: autograd.Implementation
-    rest: tuple[Any, ...]  #: of an ask, after x
+    rest: tuple[Any, ...]  #: of a request, after x
     phi: Tensor | None
     rows: Callable[[Tensor], Tensor]
     shaped: Callable[[Tensor], Tensor]
 
     @classmethod
     def of(cls, read_out: ReadOut) -> _Remembered:
-        implementation = autograd.implementation_of(read_out.read, read_out.request, read_out.name)
-        return cls(
-            read_out.name,
-            implementation,
-            read_out.request._replace(prepared={})[1:],
-            read_out.phi,
-            read_out.rows,
-            read_out.shaped,
-        )
+        request = read_out.request._replace(prepared={})
+        implementation = autograd.implementation_of(read_out.read, request, read_out.name)
+        return cls(read_out.name, implementation, request[1:], read_out.phi, read_out.rows, read_out.shaped)
 
 
 _remembered: dict[tuple[Any, ...], _Remembered] = {}
 
 
-def remembered_read(pose: Callable[_P, ReadOut | None]) -> Callable[_P, Tensor | None]:
-    """The read-out that ``pose`` poses. Calls are remembered if all their options are given by place, not by name."""
-    of_eps = list(inspect.signature(pose).parameters).index("eps")
+def remembered_read(
+    pose: Callable[Concatenate[Tensor, Options, _P], ReadOut | None],
+) -> Callable[Concatenate[Tensor, Options, _P], Tensor | None]:
+    """Turn a function that makes a ``ReadOut`` into one that returns its answer, or None if it made none."""
 
     @functools.wraps(pose)
-    def answer(*args: _P.args, **named: _P.kwargs) -> Tensor | None:
-        x: Any = args[0]
-        options = args[1:]
+    def answer(x: Tensor, options: Options, *args: _P.args, **named: _P.kwargs) -> Tensor | None:
         if type(x) not in PLAIN or named or not ordinary():
-            return _asked(pose(*args, **named))
-        call = (pose, x.shape, x.dtype, x.device, *options, *map(type, options))  # True is not 1, which it equals
+            return _answered(pose(x, options, *args, **named))
+        given = (*options, *args)
+        call = (pose, x.shape, x.dtype, x.device, *given, *map(type, given))  # True is not 1, which it equals
         try:
-            known = _remembered.get(call)
-        except TypeError:  # something that cannot be an option, as others will say
-            return _asked(pose(*args, **named))
-        if known is None:
-            eps = _number(x, args[of_eps])
+            kept = _remembered.get(call)
+        except TypeError:  # an option that cannot be hashed: the operator says that it is none
+            return _answered(pose(x, options, *args))  # type: ignore[call-arg]
+        if kept is None:
+            eps = _number(x, options.eps)
             if eps is not None:
-                return answer(*args[:of_eps], eps, *args[of_eps + 1 :])  # type: ignore[call-arg, arg-type]
-            read_out = pose(*args, **named)
-            if read_out is None or not read_out.lasting or any(isinstance(t, Tensor) for t in options):
-                return _asked(read_out)
+                return answer(x, options._replace(eps=eps), *args)  # type: ignore[call-arg]
+            read_out = pose(x, options, *args)  # type: ignore[call-arg]
+            if read_out is None or not read_out.lasting or any(isinstance(t, Tensor) for t in given):
+                return _answered(read_out)
             if read_out.request.b.numel() > _MOST_NUMBERS:
-                return _asked(read_out)
+                return _answered(read_out)
             if len(_remembered) >= _MOST_REMEMBERED:
                 _remembered.clear()
-            known = _remembered[call] = _Remembered.of(read_out)
-        last_used.set(known.name)
-        rows = known.rows(x)
-        return known.shaped(autograd.eager(rows, known.implementation, Request(rows.detach(), *known.rest), known.phi))
+            kept = _remembered[call] = _Remembered.of(read_out)
+        last_used.set(kept.name)
+        rows = kept.rows(x)
+        return kept.shaped(autograd.eager(rows, kept.implementation, Request(rows.detach(), *kept.rest), kept.phi))
 
-    return answer
+    return cast("Callable[Concatenate[Tensor, Options, _P], Tensor | None]", answer)
 
 
 def _number(x: Tensor, eps: Any) -> float | None:
@@ -104,9 +98,7 @@ def _number(x: Tensor, eps: Any) -> float | None:
     return number if eps.is_floating_point() and 0.0 < number < math.inf else None
 
 
-def _asked(read_out: ReadOut | None) -> Tensor | None:
-    return (
-        None
-        if read_out is None
-        else read_out.shaped(autograd.read(read_out.read, read_out.request, read_out.phi, read_out.name))
-    )
+def _answered(read_out: ReadOut | None) -> Tensor | None:
+    if read_out is None:
+        return None
+    return read_out.shaped(autograd.read(read_out.read, read_out.request, read_out.phi, read_out.name))

@@ -24,8 +24,8 @@ from ..core.problem import Problem
 from ..core.semidual import without_subnormals
 from ..core.solvers import Newton, Solver
 from ..core.solvers.start import staircase_potentials
+from .dispatch import MOST_EXACT
 
-MOST = 2048  #: values, and targets, of a row
 _MOST_EPS = 1e100  #: beyond it no plan changes; an infinite eps would be multiplied by 0
 _ORDINARY = Newton()
 
@@ -108,16 +108,16 @@ def _some(given: Any, rows: Tensor) -> Any:
 def fits(n: int, m: int, x: Tensor, solver: Solver) -> bool:
     """Whether the family takes rows of n values and m targets in the present circumstances."""
     return (
-        max(n, m) <= MOST and x.is_cpu and isinstance(solver, Newton) and solver == _ORDINARY and eager()
+        max(n, m) <= MOST_EXACT and x.is_cpu and isinstance(solver, Newton) and solver == _ORDINARY and eager()
         and type(x) in PLAIN and installed()
     )  # fmt: skip
 
 
 def installed() -> bool:
     """Whether Numba is there."""
-    from . import dispatch
+    from . import backends
 
-    return dispatch.missing("numba") is None
+    return backends.missing("numba") is None
 
 
 def _family() -> Any:

@@ -7,13 +7,13 @@ from torch import Tensor
 
 from ..core.blocks import solve_in_blocks
 from ..core.costs import Power
+from ..core.options import DEFAULT_SOLVER, Options
 from ..core.plan import Plan
 from ..core.problem import Problem, inverse_of, met_exactly, rounding_of
-from ..core.solvers import Newton
 from ..core.squash import normalize
 from ..linear.choose import plan_for
+from ..linear.compiled import CompiledPlan
 from ..linear.smooth import SmoothPlan
-from .compiled_plan import CompiledPlan
 from .contract import Request
 from .plan import exact_plan
 
@@ -50,17 +50,10 @@ def log_shares(plan: Plan) -> Tensor:
 
 def _default_plan(request: Request, reads: str) -> Plan | SmoothPlan | CompiledPlan:
     """The plan of all values and the m default targets that the nodes stand for."""
-    return plan_for(
-        request.x,
-        reads=reads,
-        weights=request.a,
-        num_targets=request.m,
-        eps=request.eps,
-        cost=2,
-        squash=request.squash,
-        solver=Newton(),
-        backend="rejected",
+    options = Options(
+        weights=request.a, num_targets=request.m, eps=request.eps, squash=request.squash, backend="rejected"
     )
+    return plan_for(request.x, options, reads=reads)
 
 
 def _plan(request: Request) -> Plan:
@@ -93,4 +86,4 @@ def _plan(request: Request) -> Plan:
         h=Power(2),
         tracked=torch.is_grad_enabled(),
     )
-    return exact_plan(problem, Newton()) or solve_in_blocks(problem, Newton())
+    return exact_plan(problem, DEFAULT_SOLVER) or solve_in_blocks(problem, DEFAULT_SOLVER)

@@ -2,103 +2,48 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from ..core import slow
 from ..core.blocks import rows_at_a_time, solve_in_blocks
-from ..core.costs import Cost, Power, resolve_cost
+from ..core.costs import Power, resolve_cost
 from ..core.modes import hidden
+from ..core.options import Options
 from ..core.plan import Plan
 from ..core.problem import Problem, as_rows, entropy, existing, like_rows, pose, rows_by_count, target_rows, wide_dtype
 from ..core.solvers import Newton, Solver
 from ..core.solvers._common import host_may_look
 from ..core.squash import INCREASING_MAPS, Squash
-from ..kernels.compiled_plan import CompiledPlan, compiled_plan
-from ..kernels.dispatch import missing_for, settle
+from ..kernels.backends import missing_for, settle
+from ..kernels.dispatch import Facts, first
 from ..kernels.plan import exact_plan, fits
+from .compiled import CompiledPlan, compiled_plan
 from .grid import Grid
 from .places import WORTH_A_GRID, Placed, Places, worth
 from .refine import Refinement, accepted_error, first_sizes
 from .smooth import Part, SmoothPlan
 from .streamed import Streamed
 
-#: Entries up to which kernels take less time than a small problem in torch (rows of 400 and 1,000 values: 0.4 to 1.0 of
-#: it, ranks at eps = 1e-3 a fifteenth), and the eps up to which they do for longer rows.
-_SMALL, _SHARP = 1 << 20, 5e-3
 _LARGE = 1 << 22  #: entries from which a plan is a small problem or a band, whatever eps is
 
 
-def plan_for(
-    x: Tensor,
-    *,
-    reads: str,
-    dim: int = -1,
-    descending: bool = False,
-    weights: Tensor | None = None,
-    mask: Tensor | None = None,
-    targets: Tensor | None = None,
-    target_weights: Tensor | None = None,
-    num_targets: int | None = None,
-    eps: float | Tensor,
-    cost: Cost,
-    squash: Squash,
-    solver: Solver,
-    backend: str = "auto",
-) -> Plan | SmoothPlan | CompiledPlan:
-    """The plan of the rows of x, for an operator that ``requests`` "ranks" or "averages"."""
-    compiled = compiled_plan(
-        x,
-        dim=dim,
-        descending=descending,
-        weights=weights,
-        mask=mask,
-        targets=targets,
-        target_weights=target_weights,
-        num_targets=num_targets,
-        eps=eps,
-        cost=cost,
-        squash=squash,
-        solver=solver,
-        reads=reads,
-        backend=backend,
-    )
+def plan_for(x: Tensor, options: Options, *, reads: str) -> Plan | SmoothPlan | CompiledPlan:
+    """The plan of the rows of x, for an operator that reads "ranks" or "averages"."""
+    compiled = compiled_plan(x, options, reads=reads)
     if compiled is not None:
         return compiled
-    exactly = backend != "torch" and _exactly(x, dim, targets, target_weights, num_targets, eps, solver)
-    if not exactly and _worth_it(x, dim, mask, targets, target_weights, num_targets, eps, cost, solver, reads):
-        settle("torch", backend)
-        began = slow.now()
-        smooth = smooth_plan(
-            x,
-            dim=dim,
-            descending=descending,
-            weights=weights,
-            mask=mask,
-            targets=targets,
-            target_weights=target_weights,
-            num_targets=num_targets,
-            eps=eps,
-            squash=squash,
-            solver=solver,
-            reads=reads,
-        )
-        slow.tell(began, x, dim, smooth._m, cost, solver, backend, missing_for(x.device))
-        return smooth
-    problem = pose(
-        x,
-        dim=dim,
-        descending=descending,
-        weights=weights,
-        mask=mask,
-        targets=targets,
-        target_weights=target_weights,
-        num_targets=num_targets,
-        eps=eps,
-        cost=cost,
-        squash=squash,
-    )
-    return dense_plan(problem, solver, backend)
+    backend, solver = options.backend, options.solver
+    exactly = backend != "torch" and _exactly(x, options)
+    if exactly or not _worth_it(x, options, reads):
+        return dense_plan(pose(x, options), solver, backend)
+    settle("torch", backend)
+    began = slow.now()
+    smooth = smooth_plan(x, options, reads=reads)
+    slow.tell(began, x, options.dim, smooth._m, options.cost, solver, backend, missing_for(x.device))
+    return smooth
 
 
 def dense_plan(problem: Problem, solver: Solver, backend: str = "auto") -> Plan:
@@ -109,76 +54,44 @@ def dense_plan(problem: Problem, solver: Solver, backend: str = "auto") -> Plan:
         return plan
     began = slow.now()
     plan = solve_in_blocks(problem, solver)
-    slow.tell(
-        began,
-        problem.x,
-        -1,
-        problem.y.shape[-1],
-        problem.h,
-        solver,
-        backend,
-        missing_for(problem.x.device),
-        problem.dtype,
-    )
+    p = problem
+    slow.tell(began, p.x, -1, p.y.shape[-1], p.h, solver, backend, missing_for(p.x.device), p.dtype)
     return plan
 
 
-def _exactly(
-    x: Tensor,
-    dim: int,
-    targets: Tensor | None,
-    target_weights: Tensor | None,
-    num_targets: int | None,
-    eps: float | Tensor,
-    solver: Solver,
-) -> bool:
+def _exactly(x: Tensor, options: Options) -> bool:
     """Whether a plan by kernels costs less than a small problem in torch."""
-    n = as_rows(x, dim).shape[-1]
-    given = targets if targets is not None else target_weights
-    m = num_targets if num_targets is not None else (given.shape[-1] if isinstance(given, Tensor) and given.ndim else n)
-    if not isinstance(m, int) or not fits(n, m, x, solver):
+    n, eps = as_rows(x, options.dim).shape[-1], options.eps
+    m = options.target_count(n)
+    if not isinstance(m, int) or not fits(n, m, x, options.solver):
         return False
-    if n * m <= _SMALL:
-        return True
     if isinstance(eps, Tensor):
-        return eps.numel() > 0 and float(eps.detach().max()) <= _SHARP
-    return isinstance(eps, (int, float)) and eps <= _SHARP
+        eps = float(eps.detach().max()) if eps.numel() else math.inf
+    facts = Facts("plan", n, m, all_targets=m, size=max(n, m), all_pairs=n * m)
+    return first("plans", "numba", facts._replace(eps=eps if isinstance(eps, (int, float)) else math.inf)) is not None
 
 
-def smooth_plan(
-    x: Tensor,
-    *,
-    dim: int,
-    descending: bool,
-    weights: Tensor | None,
-    mask: Tensor | None,
-    targets: Tensor | None,
-    target_weights: Tensor | None,
-    num_targets: int | None,
-    eps: float | Tensor,
-    squash: Squash,
-    solver: Solver,
-    reads: str,
-) -> SmoothPlan:
+def smooth_plan(x: Tensor, options: Options, *, reads: str) -> SmoothPlan:
     """The plan by way of small problems."""
-    rows = as_rows(x, dim)
+    o = options
+    rows = as_rows(x, o.dim)
     n, batch = rows.shape[-1], rows.shape[:-1]
     wide = wide_dtype(x.device)
     flat = rows.reshape(-1, n)
-    a = None if weights is None else like_rows(weights, x, dim, "weights").reshape(-1, n)
-    kept, _ = existing(x, dim, mask)
+    a = None if o.weights is None else like_rows(o.weights, x, o.dim, "weights").reshape(-1, n)
+    kept, _ = existing(x, o.dim, o.mask)
     kept = None if kept is None else kept.reshape(-1, n)
-    eps_rows = entropy(eps, batch, x.device, wide).expand(*batch, 1, 1).reshape(-1, 1, 1)
-    given = None
-    if targets is not None or target_weights is not None:
+    eps_rows = entropy(o.eps, batch, x.device, wide).expand(*batch, 1, 1).reshape(-1, 1, 1)
+    solver, given = o.solver, None
+    if not o.equal_targets():
         count = rows.new_full((*batch, 1), float(n), dtype=wide)
-        y, b, _ = target_rows(rows, count, False, targets, target_weights, num_targets, descending, wide)
+        y, b, _ = target_rows(rows, count, False, o.targets, o.target_weights, o.num_targets, o.descending, wide)
         given = y.reshape(-1, y.shape[-1]), b.reshape(-1, y.shape[-1])
-    m = given[0].shape[-1] if given else (n if num_targets is None else num_targets)
+    m = given[0].shape[-1] if given else (n if o.num_targets is None else o.num_targets)
 
     parts: list[Part] = []
     if len(flat) == 0:
-        return SmoothPlan(parts, x, kept, m, dim, descending)
+        return SmoothPlan(parts, x, kept, m, o.dim, o.descending)
     sizes = first_sizes(eps_rows.detach().amin().item(), x.dtype)
     groups = (
         [(torch.arange(len(flat), device=flat.device, dtype=torch.int64), n)] if kept is None else rows_by_count(kept)
@@ -188,14 +101,14 @@ def smooth_plan(
             continue  # nothing in these rows: their answers are zero
         own = None if given is None else (given[0][index], given[1][index])
         low, high = (own[0][:, :1], own[0][:, -1:]) if own else (eps_rows.new_zeros(1), eps_rows.new_ones(1))
-        onto = m if given or num_targets is not None else live
+        onto = m if given or o.num_targets is not None else live
         step = rows_at_a_time(_pairs(sizes, live, onto, given is not None), flat)
         weights_here = None if a is None else _picked(a, index, kept).split(step)
         for k, (some, values) in enumerate(zip(index.split(step), _picked(flat, index, kept).split(step), strict=True)):
             rows_here = slice(k * step, k * step + len(some))
             low_here, high_here = (t if t.ndim == 1 else t[rows_here] for t in (low, high))
             refinement = Refinement(
-                places_of(values, None if weights_here is None else weights_here[k], squash, low_here, high_here),
+                places_of(values, None if weights_here is None else weights_here[k], o.squash, low_here, high_here),
                 eps_rows[some],
                 None if own is None else (own[0][rows_here], own[1][rows_here]),
                 onto,
@@ -204,7 +117,7 @@ def smooth_plan(
                 reads != "ranks",
             )
             parts.extend(part.of_rows(some) for part in refinement.run(*sizes))
-    return SmoothPlan(parts, x, kept, m, dim, descending)
+    return SmoothPlan(parts, x, kept, m, o.dim, o.descending)
 
 
 def _pairs(sizes: tuple[int, int], n: int, m: int, given: bool) -> int:
@@ -230,32 +143,20 @@ def _picked(t: Tensor, index: Tensor, kept: Tensor | None) -> Tensor:
     return rows if kept is None else rows[kept[index]].reshape(len(index), -1)
 
 
-def _worth_it(
-    x: Tensor,
-    dim: int,
-    mask: Tensor | None,
-    targets: Tensor | None,
-    target_weights: Tensor | None,
-    num_targets: int | None,
-    eps: float | Tensor,
-    cost: Cost,
-    solver: Solver,
-    reads: str,
-) -> bool:
+def _worth_it(x: Tensor, options: Options, reads: str) -> bool:
     """Whether a small problem is cheaper, and its answer can be checked.
 
     Refinement looks at values, so compiled and vmapped programs, and CUDA graphs, take all values and all targets.
     """
-    h = resolve_cost(cost)
+    eps, solver, h = options.eps, options.solver, resolve_cost(options.cost)
     if not isinstance(solver, Newton) or solver.compress is False or not (isinstance(h, Power) and h.p == 2):
         return False
-    n = as_rows(x, dim).shape[-1]
+    n = as_rows(x, options.dim).shape[-1]
     if hidden(x) or not host_may_look(x) or x.numel() == 0 or (isinstance(eps, Tensor) and eps.numel() == 0):
         return False
     smallest = float(eps.detach().min()) if isinstance(eps, Tensor) else eps
-    plain = targets is None and target_weights is None and mask is None
-    given = targets if targets is not None else target_weights
-    m = num_targets if num_targets is not None else (given.shape[-1] if isinstance(given, Tensor) and given.ndim else n)
+    plain = options.equal_targets() and options.mask is None
+    m = options.target_count(n)
     if not (isinstance(m, int) and isinstance(smallest, (int, float)) and smallest > 0):
         return False  # the ordinary way says what is wrong
     cells, K = first_sizes(smallest, x.dtype)

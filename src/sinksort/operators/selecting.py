@@ -11,12 +11,13 @@ from torch import Tensor
 from ..core.checks import require_between, values_readable
 from ..core.costs import Cost
 from ..core.modes import tracing
+from ..core.options import DEFAULT_SOLVER, Options
 from ..core.problem import as_row_of_one, as_rows, existing, like_batch, like_rows, wide_dtype
 from ..core.solvers import Solver
 from ..core.squash import Squash, normalize
 from ..kernels import requests
-from ..kernels.compiled_plan import CompiledPlan
 from ..linear.choose import plan_for
+from ..linear.compiled import CompiledPlan
 from ..linear.smooth import SmoothPlan
 from .fillers import (
     How,
@@ -28,7 +29,7 @@ from .fillers import (
     require_interpolation,
     rounding_of_levels,
 )
-from .sorting import DEFAULT_SOLVER, full_precision, of_numbers_too, soft_sort
+from .sorting import full_precision, of_numbers_too, soft_sort
 
 
 @full_precision
@@ -84,33 +85,29 @@ def soft_quantile(
         x, weights, mask, keepdim = as_row_of_one(x), as_row_of_one(weights), as_row_of_one(mask), False
     rows = as_rows(x, dim)
     require_interpolation(interpolation, weights)
+    options = Options(dim, False, weights, mask, None, None, None, eps, cost, squash, solver, backend)
     how = How(width, interpolation, rounding_of_levels(x.dtype, q))
     plain = None if mask is not None or isinstance(width, Tensor) or tracing() else plain_levels(q)
     levels = quantile_levels(q, width, x.device) if plain is None else plain
     one = levels.ndim == 0 if isinstance(levels, Tensor) else not isinstance(levels, tuple)
     if callable(squash) and one and mask is None and weights is None:
-        alone = _by_shares(x, rows, fillers_of(x, levels, how, dim, None), eps, cost, squash, solver, backend)
+        alone = _by_shares(x, rows, fillers_of(x, levels, how, dim, None), squash, options)
         if alone is not None:
             return alone.unsqueeze(dim) if keepdim else alone
-    quantiles = requests.quantiles(x, fillers_of, levels, how, dim, weights, mask, eps, cost, squash, solver, backend)
+    quantiles = requests.quantiles(x, options, fillers_of, levels, how)
     kept, _ = existing(x, dim, mask) if mask is not None else (None, None)
     if quantiles is None:
         b = fillers_of(x, levels, how, dim, mask)
         shape = (len(b), *rows.shape)
-        # Gradients of several levels add up, which half precision had better not do.
+        # Gradients of several levels add up, for which half precision has too few digits.
         summed = rows.float() if len(b) > 1 and x.element_size() < 4 else rows
-        quantiles = plan_for(
-            summed.expand(shape),
-            reads="averages",
+        options = options._replace(
+            dim=-1,
             weights=None if weights is None else like_rows(weights, x, dim, "weights").expand(shape),
             mask=None if kept is None else kept.expand(shape),
             target_weights=b,
-            eps=eps,
-            cost=cost,
-            squash=squash,
-            solver=solver,
-            backend=backend,
-        ).sorted()[..., 1]
+        )
+        quantiles = plan_for(summed.expand(shape), options, reads="averages").sorted()[..., 1]
         quantiles = (quantiles.squeeze(0) if one else quantiles).to(x.dtype)
     if kept is not None:
         quantiles = torch.where(kept.any(-1), quantiles, 0.0)
@@ -118,21 +115,20 @@ def soft_quantile(
 
 
 def _by_shares(
-    x: Tensor,
-    rows: Tensor,
-    b: Tensor,
-    eps: float | Tensor,
-    cost: Cost,
-    squash: Callable[[Tensor], Tensor],
-    solver: Solver,
-    backend: str,
+    x: Tensor, rows: Tensor, b: Tensor, squash: Callable[[Tensor], Tensor], options: Options
 ) -> Tensor | None:
     """One quantile of values in single precision that a callable squashes; None where fused kernels do not answer.
 
     Kernels average the values that they squash themselves. Here they get places, and say what share of each value the
     filler gets.
     """
-    if x.element_size() > 4 or backend == "torch" or b.requires_grad or not values_readable(x) or x.numel() == 0:
+    if (
+        x.element_size() > 4
+        or options.backend == "torch"
+        or b.requires_grad
+        or not values_readable(x)
+        or x.numel() == 0
+    ):
         return None
     if not bool(rows.isfinite().all()):
         return None
@@ -140,7 +136,7 @@ def _by_shares(
     places = normalize(values, values, squash, values, values)  # a callable looks at the values only
     if not bool(((places >= 0) & (places <= 1)).all()):
         return None
-    shares = requests.fillings(places.float(), b.reshape(-1, 3)[0], eps, cost, solver, backend)
+    shares = requests.fillings(places.float(), options._replace(dim=-1, squash=None), b.reshape(-1, 3)[0])
     if shares is None:
         return None
     shares = shares.to(values.dtype)
@@ -216,25 +212,21 @@ def soft_topk_mask(
     >>> sinksort.soft_topk_mask(torch.tensor([0.1, 0.9, 0.5, 0.7]), 1.5).sum()
     tensor(1.5000)
     """
-    fused = requests.memberships(x, _share, k, dim, largest, weights, mask, eps, cost, squash, solver, backend)
+    options = Options(dim, False, weights, mask, None, None, None, eps, cost, squash, solver, backend)
+    fused = requests.memberships(x, options, _share, k, largest)
     if fused is not None:
         return fused
     rows = as_rows(x, dim)
     kept, count = existing(x, dim, mask)
     share = _share(x, k, dim, mask)
-    plan = plan_for(
-        rows,
-        reads="averages",
+    options = options._replace(
+        dim=-1,
         descending=largest,
         weights=None if weights is None else like_rows(weights, x, dim, "weights"),
         mask=kept,
         target_weights=torch.cat([share, 1.0 - share], dim=-1),
-        eps=eps,
-        cost=cost,
-        squash=squash,
-        solver=solver,
-        backend=backend,
     )
+    plan = plan_for(rows, options, reads="averages")
     membership = plan.pull(torch.tensor([1.0, 0.0], dtype=count.dtype, device=x.device))
     if isinstance(plan, (SmoothPlan, CompiledPlan)):  # few nodes do not resolve a target that weighs nothing
         membership = torch.where(share <= 0.0, 0.0, torch.where(share >= 1.0, 1.0, membership))
@@ -290,27 +282,13 @@ def soft_topk(
         each = (count - at).clamp(0.0, 1.0)
         target_weights = torch.cat([each, (count - k).clamp(min=0.0)], dim=-1) / count
     row_weights = None if weights is None else like_rows(weights, x, dim, "weights")
+    o = Options(-1, largest, row_weights, kept, None, target_weights, None, eps, cost, squash, solver, backend)
     values = rows[..., :0] if k == 0 else None
     if kept is None and k > 0:  # then all targets weigh something, which need not be looked at
-        values = requests.sorts(
-            rows, -1, largest, row_weights, None, None, target_weights, None, eps, cost, squash, solver, backend, False
-        )
-    if values is None:
-        values = soft_sort(
-            rows,
-            descending=largest,
-            weights=row_weights,
-            mask=kept,
-            target_weights=target_weights,
-            eps=eps,
-            cost=cost,
-            squash=squash,
-            solver=solver,
-            backend=backend,
-        )
-    values = values[..., :k]
+        values = requests.sorts(rows, o, False)
+    values = (_sorted(rows, o) if values is None else values)[..., :k]
     if kept is not None:
-        values = _whole_rows(values, rows, k, largest, row_weights, kept, eps, cost, squash, solver, backend)
+        values = _whole_rows(values, rows, k, kept, o)
         values = torch.where(
             torch.arange(k, device=x.device, dtype=torch.int64) < kept.sum(-1, keepdim=True), values, 0.0
         )
@@ -329,19 +307,22 @@ def soft_topk(
     return TopK(values.movedim(-1, dim), membership.movedim(-1, dim))
 
 
-def _whole_rows(
-    values: Tensor,
-    rows: Tensor,
-    k: int,
-    largest: bool,
-    weights: Tensor | None,
-    kept: Tensor,
-    eps: float | Tensor,
-    cost: Cost,
-    squash: Squash,
-    solver: Solver,
-    backend: str,
-) -> Tensor:
+def _sorted(rows: Tensor, o: Options) -> Tensor:
+    return soft_sort(
+        rows,
+        descending=o.descending,
+        weights=o.weights,
+        mask=o.mask,
+        target_weights=o.target_weights,
+        eps=o.eps,
+        cost=o.cost,
+        squash=o.squash,
+        solver=o.solver,
+        backend=o.backend,
+    )
+
+
+def _whole_rows(values: Tensor, rows: Tensor, k: int, kept: Tensor, options: Options) -> Tensor:
     """``values``, and in rows with padding that hold at most k values all of these, sorted.
 
     Such a row has no target for values beyond the k largest, as a row of k values without padding has none.
@@ -349,18 +330,7 @@ def _whole_rows(
     whole = kept.sum(-1, keepdim=True) <= k
     if k == rows.shape[-1] or (values_readable(whole) and not bool(whole.any())):
         return values
-    ordered = soft_sort(
-        rows,
-        descending=largest,
-        weights=weights,
-        mask=kept,
-        eps=eps,
-        cost=cost,
-        squash=squash,
-        solver=solver,
-        backend=backend,
-    )
-    return torch.where(whole, ordered[..., :k], values)
+    return torch.where(whole, _sorted(rows, options._replace(target_weights=None))[..., :k], values)
 
 
 def _share(x: Tensor, k: float | Tensor, dim: int, mask: Tensor | None) -> Tensor:

@@ -13,20 +13,20 @@ from torch import Tensor
 from ..core.checks import require_floating
 from ..core.costs import Cost
 from ..core.modes import whole
+from ..core.options import DEFAULT_SOLVER, Options
 from ..core.plan import Plan
 from ..core.problem import as_rows, of_number, pose
 from ..core.solvers import Newton, Solver
 from ..core.squash import Squash
-from ..kernels import padding, payloads, requests
-from ..kernels.compiled_plan import compiled_plan
+from ..kernels import requests
 from ..kernels.reference import log_shares as log_shares_of
+from ..kernels.requests import padding, payloads
 from ..linear.choose import dense_plan, plan_for, smooth_plan
+from ..linear.compiled import compiled_plan
 from ..linear.smooth import SmoothPlan
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
-
-DEFAULT_SOLVER = Newton()
 
 
 def full_precision(operator: Callable[_P, _R], numbers: bool = False) -> Callable[_P, _R]:
@@ -78,20 +78,8 @@ def transport(
     >>> plan.matrix().sum(0)
     tensor([0.3333, 0.3333, 0.3333])
     """
-    problem = pose(
-        x,
-        dim=dim,
-        descending=descending,
-        weights=weights,
-        mask=mask,
-        targets=targets,
-        target_weights=target_weights,
-        num_targets=num_targets,
-        eps=eps,
-        cost=cost,
-        squash=squash,
-    )
-    return dense_plan(problem, solver)
+    options = Options(dim, descending, weights, mask, targets, target_weights, num_targets, eps, cost, squash, solver)
+    return dense_plan(pose(x, options), solver)
 
 
 @full_precision
@@ -124,20 +112,8 @@ def smooth_transport(
     """
     if not isinstance(solver, Newton):
         raise TypeError(f"solver must be sinksort.Newton(...), got {type(solver).__name__}; transport takes any.")
-    return smooth_plan(
-        x,
-        dim=dim,
-        descending=descending,
-        weights=weights,
-        mask=mask,
-        targets=targets,
-        target_weights=target_weights,
-        num_targets=num_targets,
-        eps=eps,
-        squash=squash,
-        solver=solver,
-        reads="averages",
-    )
+    options = Options(dim, descending, weights, mask, targets, target_weights, num_targets, eps, 2, squash, solver)
+    return smooth_plan(x, options, reads="averages")
 
 
 @of_numbers_too
@@ -168,27 +144,11 @@ def soft_rank(
     >>> sinksort.soft_rank(x)
     tensor([2.9591, 4.1148, 2.0544, 4.8701, 1.0016])
     """
-    fused = (requests.ranks if mask is None else padding.ranks)(
-        x, dim, descending, weights, mask, targets, target_weights, num_targets, eps, cost, squash, solver, backend
+    options = Options(
+        dim, descending, weights, mask, targets, target_weights, num_targets, eps, cost, squash, solver, backend
     )
-    if fused is not None:
-        return fused
-    return plan_for(
-        x,
-        reads="ranks",
-        dim=dim,
-        descending=descending,
-        weights=weights,
-        mask=mask,
-        targets=targets,
-        target_weights=target_weights,
-        num_targets=num_targets,
-        eps=eps,
-        cost=cost,
-        squash=squash,
-        solver=solver,
-        backend=backend,
-    ).ranks()
+    fused = (requests.ranks if mask is None else padding.ranks)(x, options)
+    return plan_for(x, options, reads="ranks").ranks() if fused is None else fused
 
 
 @of_numbers_too
@@ -220,27 +180,11 @@ def soft_sort(
     >>> sinksort.soft_sort(x, num_targets=2, eps=1e-3)
     tensor([-4.3240,  4.0760])
     """
-    fused = (requests.sorts if mask is None else padding.sorts)(
-        x, dim, descending, weights, mask, targets, target_weights, num_targets, eps, cost, squash, solver, backend
+    options = Options(
+        dim, descending, weights, mask, targets, target_weights, num_targets, eps, cost, squash, solver, backend
     )
-    if fused is not None:
-        return fused
-    return plan_for(
-        x,
-        reads="averages",
-        dim=dim,
-        descending=descending,
-        weights=weights,
-        mask=mask,
-        targets=targets,
-        target_weights=target_weights,
-        num_targets=num_targets,
-        eps=eps,
-        cost=cost,
-        squash=squash,
-        solver=solver,
-        backend=backend,
-    ).sorted()
+    fused = (requests.sorts if mask is None else padding.sorts)(x, options)
+    return plan_for(x, options, reads="averages").sorted() if fused is None else fused
 
 
 @full_precision
@@ -270,43 +214,14 @@ def soft_permutation(
             [0., 0., 1.],
             [1., 0., 0.]])
     """
-    fused = requests.permutations(
-        x, dim, descending, weights, mask, targets, target_weights, num_targets, eps, cost, squash, solver, backend
+    options = Options(
+        dim, descending, weights, mask, targets, target_weights, num_targets, eps, cost, squash, solver, backend
     )
+    fused = requests.permutations(x, options)
     if fused is not None:
         return fused
-    compiled = compiled_plan(
-        x,
-        dim=dim,
-        descending=descending,
-        weights=weights,
-        mask=mask,
-        targets=targets,
-        target_weights=target_weights,
-        num_targets=num_targets,
-        eps=eps,
-        cost=cost,
-        squash=squash,
-        solver=solver,
-        reads="averages",
-        backend=backend,
-    )
-    if compiled is not None:
-        return compiled.permutation()
-    problem = pose(
-        x,
-        dim=dim,
-        descending=descending,
-        weights=weights,
-        mask=mask,
-        targets=targets,
-        target_weights=target_weights,
-        num_targets=num_targets,
-        eps=eps,
-        cost=cost,
-        squash=squash,
-    )
-    return dense_plan(problem, solver, backend).permutation()
+    compiled = compiled_plan(x, options, reads="averages")
+    return (dense_plan(pose(x, options), solver, backend) if compiled is None else compiled).permutation()
 
 
 @full_precision
@@ -324,10 +239,9 @@ def log_shares(
 
     In float32 by fused kernels, in full precision everywhere else.
     """
-    fused = requests.log_plans(x, -1, False, None, mask, None, None, None, eps, cost, squash, solver, backend)
-    if fused is not None:
-        return fused
-    return log_shares_of(dense_plan(pose(x, mask=mask, eps=eps, cost=cost, squash=squash), solver, backend))
+    options = Options(mask=mask, eps=eps, cost=cost, squash=squash, solver=solver, backend=backend)
+    fused = requests.log_plans(x, options)
+    return log_shares_of(dense_plan(pose(x, options), solver, backend)) if fused is None else fused
 
 
 @full_precision
@@ -367,27 +281,15 @@ def sort_with(
             f"values must have the shape of keys, {tuple(keys.shape)}, or that and further payload dimensions after "
             f"it, got {tuple(values.shape)}; move the payload dimensions to the end."
         )
-    plain = weights is None and mask is None and targets is None and target_weights is None
+    options = Options(
+        dim, descending, weights, mask, targets, target_weights, num_targets, eps, cost, squash, solver, backend
+    )
+    plain = options.equal_targets() and weights is None and mask is None
     if plain and (num_targets is None or type(num_targets) is int) and values.numel():
-        carried_over = _carried(values, keys, dim, descending, num_targets, eps, cost, squash, solver, backend)
+        carried_over = _carried(values, keys, options)
         if carried_over is not None:
             return carried_over
-    plan = plan_for(
-        keys,
-        reads="averages",
-        dim=dim,
-        descending=descending,
-        weights=weights,
-        mask=mask,
-        targets=targets,
-        target_weights=target_weights,
-        num_targets=num_targets,
-        eps=eps,
-        cost=cost,
-        squash=squash,
-        solver=solver,
-        backend=backend,
-    )
+    plan = plan_for(keys, options, reads="averages")
     dim = dim % keys.ndim
     payload_shape = values.shape[keys.ndim :]
     flat = values.reshape(*keys.shape, math.prod(payload_shape)).movedim(dim, -2)
@@ -395,29 +297,18 @@ def sort_with(
     return in_order.reshape(*in_order.shape[:-1], *payload_shape)
 
 
-def _carried(
-    values: Tensor,
-    keys: Tensor,
-    dim: int,
-    descending: bool,
-    num_targets: int | None,
-    eps: float | Tensor,
-    cost: Cost,
-    squash: Squash,
-    solver: Solver,
-    backend: str,
-) -> Tensor | None:
+def _carried(values: Tensor, keys: Tensor, options: Options) -> Tensor | None:
     """``sort_with`` by fused kernels, or None."""
-    rows = as_rows(keys, dim)
+    rows = as_rows(keys, options.dim)
     n, batch, payload_shape = rows.shape[-1], rows.shape[:-1], values.shape[keys.ndim :]
-    m = n if num_targets is None else num_targets
-    at = dim % keys.ndim
+    m = n if options.num_targets is None else options.num_targets
+    at = options.dim % keys.ndim
     flat = values.reshape(*keys.shape, -1).movedim(at, -2)
     payload = flat.reshape(-1, n, flat.shape[-1])
-    out = payloads.pushed(rows.reshape(-1, n), payload, m, eps, cost, squash, solver, backend)
+    out = payloads.pushed(rows.reshape(-1, n), payload, m, options)
     if out is None:
         return None
-    out = out.flip(-2) if descending else out
+    out = out.flip(-2) if options.descending else out
     return out.reshape(*batch, m, -1).movedim(-2, at).reshape(*batch[:at], m, *batch[at:], *payload_shape)
 
 
@@ -460,19 +351,9 @@ def quantile_normalize(
             f"reference must have shape (m,) or {tuple(wanted)} (m values along dim={dim} for each row of x), "
             f"got {tuple(reference.shape)}."
         )
-    return averages_of_targets(
-        x,
-        in_rows.sort(dim=-1).values,
-        dim=dim,
-        weights=weights,
-        mask=mask,
-        num_targets=whole(in_rows.shape[-1]),
-        eps=eps,
-        cost=cost,
-        squash=squash,
-        solver=solver,
-        backend=backend,
-    )
+    m = whole(in_rows.shape[-1])
+    options = Options(dim, False, weights, mask, None, None, m, eps, cost, squash, solver, backend)
+    return _averages_of_targets(x, in_rows.sort(dim=-1).values, options)
 
 
 @full_precision
@@ -495,39 +376,20 @@ def averages_of_targets(
     ``v`` is (m,), or (..., m) with one row for each row of x, in the order of the targets, of which a row with padding
     has as many as it holds values, unless ``num_targets`` says otherwise.
     """
+    options = Options(dim, False, weights, mask, None, None, num_targets, eps, cost, squash, solver, backend)
+    return _averages_of_targets(x, v, options)
+
+
+def _averages_of_targets(x: Tensor, v: Tensor, options: Options) -> Tensor:
     if isinstance(x, Tensor) and x.is_floating_point() and x.element_size() < 4:  # averages are rounded once
-        return averages_of_targets(
-            x.float(),
-            v.float() if v.is_floating_point() and v.element_size() < 4 else v,
-            dim=dim,
-            weights=weights,
-            mask=mask,
-            num_targets=num_targets,
-            eps=eps,
-            cost=cost,
-            squash=squash,
-            solver=solver,
-            backend=backend,
-        ).to(x.dtype)
-    if v.requires_grad and v.ndim == 1 and weights is None and mask is None:
-        rows = as_rows(x, dim)
-        learned = payloads.pulled(rows.reshape(-1, rows.shape[-1]), v, eps, cost, squash, solver, backend)
+        wide = v.float() if v.is_floating_point() and v.element_size() < 4 else v
+        return _averages_of_targets(x.float(), wide, options).to(x.dtype)
+    rows = as_rows(x, options.dim)
+    if v.requires_grad and v.ndim == 1 and options.weights is None and options.mask is None:
+        learned = payloads.pulled(rows.reshape(-1, rows.shape[-1]), v, options)
         if learned is not None:
-            return learned.reshape(rows.shape).movedim(-1, dim)
-    fused = requests.averages(x, v, dim, weights, mask, num_targets, eps, cost, squash, solver, backend)
+            return learned.reshape(rows.shape).movedim(-1, options.dim)
+    fused = requests.averages(x, options, v)
     if fused is not None:
         return fused
-    plan = plan_for(
-        x,
-        reads="averages",
-        dim=dim,
-        weights=weights,
-        mask=mask,
-        num_targets=num_targets,
-        eps=eps,
-        cost=cost,
-        squash=squash,
-        solver=solver,
-        backend=backend,
-    )
-    return plan.pull(v.expand(*as_rows(x, dim).shape[:-1], -1))
+    return plan_for(x, options, reads="averages").pull(v.expand(*rows.shape[:-1], -1))

@@ -10,7 +10,7 @@ import sinksort
 from sinksort.kernels import autograd
 from sinksort.kernels.contract import Request
 from sinksort.kernels.dispatch import kernels_named
-from sinksort.kernels.targets import membership_targets
+from sinksort.kernels.requests.targets import membership_targets
 from tests.masks import true_mask
 
 numba_rows = pytest.importorskip("sinksort.kernels.cpu.rows")
@@ -180,4 +180,4 @@ def test_compilers_see_the_right_shapes(n: int, eps: float) -> None:
     at = membership_targets(5 / n, True, x.device)
     request = autograd._flat(Request(x, None, at.y, at.b, eps, "sigmoid"))
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
-    torch.library.opcheck(autograd._pull_op, (*request, at.phi, "numba"), test_utils=checks)
+    torch.library.opcheck(autograd._read_op, (*request, at.phi, "pull", "numba"), test_utils=checks)

@@ -8,7 +8,7 @@ import torch
 
 import sinksort
 from sinksort.kernels.contract import Request
-from sinksort.kernels.targets import default_targets, membership_targets
+from sinksort.kernels.requests.targets import default_targets, membership_targets
 from sinksort.operators.selecting import filler_weights
 from tests import inputs
 

@@ -11,7 +11,7 @@ import triton.language as tl
 from sinksort.kernels.gpu import long, rows
 from sinksort.kernels.gpu.engine import launch
 from sinksort.kernels.gpu.engine import state as triton_state
-from sinksort.kernels.targets import nodes_in_place_of
+from sinksort.kernels.requests.targets import nodes_in_place_of
 from tests.kernels.gpu.test_rows import DEVICE, random, rank_request
 
 

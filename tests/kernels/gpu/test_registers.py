@@ -8,7 +8,7 @@ import torch
 import sinksort
 from sinksort.kernels import reference
 from sinksort.kernels.contract import Request
-from sinksort.kernels.targets import membership_targets, nodes_in_place_of
+from sinksort.kernels.requests.targets import membership_targets, nodes_in_place_of
 
 pytest.importorskip("triton", reason="Triton is made for Linux only")
 

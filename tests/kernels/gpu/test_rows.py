@@ -7,7 +7,7 @@ import torch
 
 import sinksort
 from sinksort.kernels.contract import Request
-from sinksort.kernels.targets import default_targets, membership_targets
+from sinksort.kernels.requests.targets import default_targets, membership_targets
 from tests.masks import true_mask
 
 pytest.importorskip("triton", reason="Triton is made for Linux only")

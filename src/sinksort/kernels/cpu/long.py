@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ...linear.rules import gauss_rule
 from ..contract import Answer, Request, State, in_tensors, of_rows, some_rows
+from ..dispatch import REJECT_ALL, ROW_OR_PIECES, kernels_for
 from . import by_nodes
 from . import rows as short_rows
 from .engine.blocks import ARCTAN, BFLOAT16, FLOAT16, FLOAT32, IDENTITY, SIGMOID, Array, Rows
@@ -47,10 +48,7 @@ _PIECE = 1 << 15  #: values that a task works on
 _MOST_PIECES = 64
 _SCRATCH = 1 << 22  #: bytes of moments at a time: rows are worked on in groups
 _ACCEPTED = 4e-6  #: error of a grid that need not be made finer
-_FEW, _MOST_TARGETS = 16, 128  #: targets one by one, whatever n is, and at all
-_PRODUCTS = 400_000_000  #: n K^2 up to which passes over all values are faster than the reference's grid
 _MOST_NODES = 512  #: of a rule
-_MODERATE = 1 << 14  #: values of a row that is first tried in one go
 _SHARP = 30.0  #: change of exponents within a bin from which values that share it must be told apart
 _HERE = (math.nan, -1.0)  #: in place of the weight of a row and its flag
 _HOPELESS = 0.3  #: error of a rule that says nothing about how many nodes are missing
@@ -70,20 +68,14 @@ def rejects_by_nan(_request: Request) -> bool:
 
 def state_layout(request: Request) -> tuple[int, torch.dtype]:
     """What is known of a row, and the potentials of its targets."""
-    if _moderate(request):
+    if _in_one_go(request):
         return short_rows.state_layout(request)
     return HEAD + request.y.shape[-1], torch.float64
 
 
 def unable(request: Request) -> str | None:
-    if request.x.device.type != "cpu":
-        return f"its kernels work on the CPU, and x is on {request.x.device}"
-    n, K = request.x.shape[-1], request.y.shape[-1]
-    if request.m is None and (most := max(_FEW, min(_MOST_TARGETS, math.isqrt(_PRODUCTS // n)))) < K:
-        return f"its kernels take at most {most} targets one by one for rows of {n} values, and there are {K}"
-    if request.m is not None and K > _MOST_NODES:
-        return f"its kernels take at most {_MOST_NODES} nodes of a rule, and there are {K}"
-    return None
+    device = request.x.device
+    return None if device.type == "cpu" else f"its kernels work on the CPU, and x is on {device}"
 
 
 class _ReadOut(NamedTuple):
@@ -149,7 +141,7 @@ def _surveyed(read_out: _ReadOut) -> np.ndarray:
 def pull(request: Request, phi: Tensor) -> Answer:
     if request.m is None:
         return _pull_few(request, phi)
-    if not _moderate(request):
+    if not _in_one_go(request):
         return _pull_by_rules(request, phi)
     out, state, error = in_tensors(short_rows.pull(request, phi))
     rejected = error.numpy() > ACCEPTED
@@ -175,7 +167,7 @@ def _pull_by_rules(request: Request, phi: Tensor) -> Answer:
 def pull_backward(request: Request, phi: Tensor, state: Tensor, w: Tensor) -> Tensor:
     if request.m is None:
         return _few_backward(request, _wide(phi), state.numpy(), _array(w), pushing=False)
-    if not _moderate(request):
+    if not _in_one_go(request):
         return _pull_by_rules_backward(request, phi, state, w)
     state = state.contiguous()
     grad = short_rows.pull_backward(request, phi, state, w)
@@ -199,7 +191,7 @@ def _pull_by_rules_backward(request: Request, phi: Tensor, state: Tensor, w: Ten
 
 def push(request: Request) -> Answer:
     if request.m is not None:
-        return short_rows.push(request) if _moderate(request) else _push_by_nodes(request)
+        return short_rows.push(request) if _in_one_go(request) else _push_by_nodes(request)
     read_out = _read_out(request)
     state = _solved(read_out)
     out = torch.empty(read_out.R, read_out.K, dtype=torch.float32, device="cpu")
@@ -220,7 +212,7 @@ def push(request: Request) -> Answer:
 
 def push_backward(request: Request, state: State, c: Tensor) -> Tensor:
     if request.m is not None:
-        if _moderate(request):
+        if _in_one_go(request):
             return short_rows.push_backward(request, state, c)
         return by_nodes.push_backward(request, state, c, _push_on_grid, _push_on_grid_backward, _records)
     state = state if isinstance(state, Tensor) else torch.from_numpy(state)
@@ -238,8 +230,9 @@ def _answer(out: Tensor, state: np.ndarray) -> Answer:
 # ---- rows in one go
 
 
-def _moderate(request: Request) -> bool:
-    return request.m is not None and request.x.shape[-1] <= _MODERATE
+def _in_one_go(request: Request) -> bool:
+    """Whether rows fit a cache, so that the kernels for short rows try them first."""
+    return request.m is not None and kernels_for("numba", request, "pull").answer in (ROW_OR_PIECES, REJECT_ALL)
 
 
 def _room(request: Request, state: Tensor) -> tuple[np.ndarray, np.ndarray]:

@@ -1,4 +1,4 @@
-"""Tensors to the kernels of ``lanes.band_carry``: sixteen rows at a time, and none left over."""
+"""Tensors to the kernels of ``lanes.band_carry``: sixteen rows at a time."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ..contract import Request
+from ..dispatch import BAND, kernels_for
 from . import rows
 from .engine.maths import F32
 from .engine.threads import run
@@ -49,7 +50,7 @@ class Solved:
 
 def solved(request: Request, phi: Tensor, accepted: float) -> Solved | None:
     """The plan of all rows by ``pull_band``, or None where it is not for these."""
-    if rows.unable(request) or not rows._in_band(request, phi):
+    if rows.unable(request) or kernels_for("numba", request, "pull", phi).answer != BAND:
         return None
     answer = rows.pull(request, phi)
     at, state = band_layout(request.x.shape[-1], request.y.shape[-1], 0), rows._kept(answer.state)

@@ -1,4 +1,4 @@
-"""Ranks that other kernels for the CPU left over, asked once more: see ``sort.ranks``.
+"""Ranks of rows that other kernels for the CPU rejected, computed once more: see ``sort.ranks``.
 
 Measured (one thread, rows with ties, gaps or tails, forward and backward): a row of 300 values takes 1 ms, by the
 reference 20 to 130; one of 1000 takes 5 to 10 ms, not 60 to 400; one of 3000 takes 40 ms, not 150 to 1000. From there
@@ -12,27 +12,19 @@ import torch
 from torch import Tensor
 
 from ..contract import Request, in_tensors
-from ..targets import default_targets
+from ..requests.targets import default_targets
 from . import rows
 from .engine.maths import F32
 from .engine.threads import run
 from .rows import flat, inputs, like, step
 from .sort.ranks import pull_sorted
 
-_LEAST_VALUES, _LEAST_TARGETS = 16, 32  #: the reference takes few of them in no time, and knows masks better
-_MOST_PAIRS = 1 << 24  #: beyond which the reference is as fast
 _PRICE = 100.0  #: nanoseconds that a row takes, over n and the square root of the number of targets
 _NOTHING: F32 = np.zeros(0, np.float32)
 
 
-def able(request: Request) -> bool:
-    targets = request.y.shape[-1] if request.m is None else request.m
-    n = request.x.shape[-1]
-    return n >= _LEAST_VALUES and targets >= _LEAST_TARGETS and n * targets <= _MOST_PAIRS
-
-
 def pull(request: Request, phi: Tensor) -> tuple[Tensor, Tensor]:
-    """As ``requests_made.Kernels`` has it: answers and errors."""
+    """As ``contract.RejectedRowKernels`` has it: answers and errors."""
     return _answered(request, phi, None)
 
 

@@ -1,9 +1,7 @@
-"""Kernels on the CPU for batches of short rows, compiled by Numba: what ``requests_made.Kernels`` wants.
+"""Kernels on the CPU for batches of short rows, compiled by Numba: what ``contract.Kernels`` wants.
 
-Rows go to one of six families of kernels: with one unknown where there are two targets, sixteen at a time where rows
-are very short or are many that share soft targets, without a matrix where targets are few, in double precision where
-sorts need it, and with a matrix in single precision elsewhere. Small batches take a few microseconds, so tensors become
-flat arrays by the shortest way there is.
+``dispatch`` says which kernels a request goes to; here they are given their arguments. Small batches take a few
+microseconds, so tensors become flat arrays by the shortest way there is.
 """
 
 from __future__ import annotations
@@ -17,15 +15,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from .. import dispatch
 from ..contract import Answer, Request, State
-from ..dispatch import has_two_targets, least_eps, least_of, sharp
 from . import by_nodes
 from .engine.maths import F32, F64, SQUASH_CODES
 from .engine.sources import padded
 from .engine.threads import run
 from .lanes.band_push import many_push_backward, push_band
 from .lanes.band_rows import MOST_IN_BAND, band_backward, band_layout, pull_band
-from .lanes.plan import MOST_IN_LANES
 from .lanes.rows import lanes_state, pull_lanes, push_lanes
 from .lanes.rows_backward import lanes_backward
 from .row.all_targets import pull_ruled, ruled_backward
@@ -35,13 +32,9 @@ from .row.solve import rows_backward
 from .row.work import NODES, SAVED, state_size
 from .sort.rows import push_sorted, sorted_backward
 from .thresholds.read import SIZE, pull_thresholds, push_thresholds, threshold_backward
-from .thresholds.sums import MOST_THRESHOLDS
 from .thresholds.two import TWO_SIZE, pull_two, push_two, two_backward
 
-_MOST_VALUES, _MOST_NODES, _MOST_TARGETS = 1 << 15, 1 << 10, 1 << 11  #: beyond which scratch no longer fits any cache
 _PRICE, _PRICE_OF_LOGS = 3.0, 10.0  #: nanoseconds that a row takes, over n K
-_SMALL = 1 << 14  #: n K up to which sorts in single precision are faster
-_SOFT = 3.0  #: n^2 eps from which most of the weight is not where the hard sort puts it
 _NOTHING: F32 = np.zeros(0, np.float32)
 _NO_WEIGHTS: F64 = np.zeros(0)
 _Steps = tuple[int, int, int, int, int]
@@ -50,19 +43,12 @@ _SINGLE = 1e-7  #: relative rounding of weights in single precision
 
 
 def unable(request: Request) -> str | None:
-    n, K = request.x.shape[-1], request.y.shape[-1]
-    if request.x.device.type != "cpu":
-        return f"its kernels for the CPU were given a tensor on {request.x.device}"
-    if n > _MOST_VALUES:
-        return f"its kernels for short rows take at most {_MOST_VALUES} values, and a row has {n}"
-    most = _MOST_TARGETS if request.m is None or _beyond_a_rule(request) else _MOST_NODES
-    if most < K:
-        return f"its kernels take at most {most} targets, and there are {K}"
-    return None
+    device = request.x.device
+    return None if device.type == "cpu" else f"its kernels for the CPU were given a tensor on {device}"
 
 
 def weightless(request: Request) -> bool:
-    return not has_two_targets(request) and _in_double(request)
+    return _answering(request, "push") == dispatch.SORT
 
 
 def rejects_by_nan(_request: Request) -> bool:
@@ -85,7 +71,7 @@ def pull(request: Request, phi: Tensor) -> Answer:
 
 
 def push(request: Request) -> Answer:
-    if _by_nodes(request):
+    if _between_nodes(request):
         return by_nodes.push(request, _push_at_nodes, _records)
     return _push_at_nodes(request._replace(m=None))
 
@@ -106,38 +92,30 @@ def pull_backward(request: Request, phi: Tensor, state: State, w: Tensor) -> Ten
 
 
 def _records(request: Request, state: State) -> by_nodes.Records:
-    R, K, many = len(state), request.y.shape[-1], _in_groups(request)
+    R, K, in_band = len(state), request.y.shape[-1], _answering(request, "push") == dispatch.BAND
     kept = _kept(state)
-    at = _places_of_records(R, request.x.shape[-1], K, _whole(request.m), len(kept) // max(R, 1), many)
+    at = _places_of_records(R, request.x.shape[-1], K, _targets_behind(request.m), len(kept) // max(R, 1), in_band)
     return by_nodes.Records(kept.view(np.float64), at, NODES)
 
 
 @functools.lru_cache(maxsize=64)
-def _places_of_records(R: int, n: int, K: int, m: int, size: int, many: bool) -> NDArray[np.int64]:
+def _places_of_records(R: int, n: int, K: int, m: int, size: int, in_band: bool) -> NDArray[np.int64]:
     rows = np.arange(R)
     at: NDArray[np.int64] = rows * (size // 2) + padded(K)
-    if many:
+    if in_band:
         layout = band_layout(n, K, m)
         lanes = (rows // 16 * 16 * size + 16 * layout.lanes + rows % 16 * layout.other) // 2
         at = np.where(rows < R // 16 * 16, lanes, at)
     return at
 
 
-def _by_nodes(request: Request) -> bool:
+def _between_nodes(request: Request) -> bool:
     """Whether a sort is read between nodes, or of all targets known to be equal by kernels that want to know that."""
-    return request.m is not None and (
-        request.m != request.y.shape[-1] or request.x.shape[-1] > MOST_IN_BAND or _in_groups(request)
-    )
-
-
-def _in_groups(request: Request) -> bool:
-    """Whether sorts go sixteen rows at a time. All rows share their eps there."""
-    one_eps = not isinstance(request.eps, Tensor)
-    return one_eps and request.x.shape[0] >= 16 and _in_band(request, request.y)
+    return request.m is not None and _answering(request, "push") != dispatch.ONE_BY_ONE
 
 
 def push_backward(request: Request, state: State, c: Tensor) -> Tensor:
-    if _by_nodes(request):
+    if _between_nodes(request):
         return by_nodes.push_backward(request, state, c, _push_at_nodes, _push_at_nodes_backward, _records)
     return _push_at_nodes_backward(request._replace(m=None), state, c)
 
@@ -186,12 +164,12 @@ class _Launch(NamedTuple):
     columns: int = 0  #: of the state, if it is to be made
 
 
-_REJECT_ALL = _Launch(lambda *_: None, 0, 0.0, ())  #: answers this; see ``_beyond_a_rule``
+_REJECT_ALL = _Launch(lambda *_: None, 0, 0.0, ())  #: for all rows
 _LEVELS = 3  #: which of the arguments of every backward kernel are the levels, or the cotangent of what was pushed
 
 
 def _prepared(make: Callable[[Request, Tensor], _Launch], request: Request, phi: Tensor) -> _Launch:
-    """``make(ask, phi)``; once for all asks that differ in the numbers of x alone."""
+    """``make(request, phi)``; once for all requests that differ in the numbers of x alone."""
     if request.prepared is None:
         return make(request, phi)
     call: _Launch | None = request.prepared.get(make)
@@ -200,10 +178,13 @@ def _prepared(make: Callable[[Request, Tensor], _Launch], request: Request, phi:
     return call
 
 
+def _answering(request: Request, read: str, phi: Tensor | None = None) -> str:
+    return dispatch.kernels_for("numba", request, read, phi).answer
+
+
 def _pull_launch(request: Request, phi: Tensor) -> _Launch:
-    if _beyond_a_rule(request):
-        return _REJECT_ALL
-    return _pull_kernel(request, phi)._replace(columns=_columns(request))
+    call = _pull_kernel(request, phi)
+    return call if call is _REJECT_ALL else call._replace(columns=_columns(request))
 
 
 def _push_launch(request: Request, _: Tensor) -> _Launch:
@@ -211,8 +192,6 @@ def _push_launch(request: Request, _: Tensor) -> _Launch:
 
 
 def _pull_backward_launch(request: Request, phi: Tensor) -> _Launch:
-    if _beyond_a_rule(request):
-        return _REJECT_ALL
     return _backward_kernel(request, phi, push=False)
 
 
@@ -223,107 +202,73 @@ def _push_backward_launch(request: Request, c: Tensor) -> _Launch:
 
 
 def _pull_kernel(request: Request, phi: Tensor) -> _Launch:
+    answering = _answering(request, "pull", phi)
+    if answering == dispatch.REJECT_ALL:
+        return _REJECT_ALL
     a, y, b, eps, n, K, squash, (of_y, _, _, of_eps, of_a) = inputs(request)
-    last, levels, m = _NOTHING if request.last is None else flat(request.last), flat(phi), _whole(request.m)
+    last, levels, m = _NOTHING if request.last is None else flat(request.last), flat(phi), _targets_behind(request.m)
     steps = (of_y, step(phi), 0 if request.last is None else step(request.last), of_eps, of_a)
     R = request.x.shape[0]
     work, groups = _PRICE * R * n * K, (R + 15) // 16
-    if _by_threshold(request):
+    if answering == dispatch.TWO:
         return _Launch(pull_two, R, work, (_weights(request), y, *_exact(request), levels, eps, n, squash, steps))
-    if R >= 16 and _in_band(request, phi):
+    if answering == dispatch.BAND:
         return _Launch(pull_band, groups, work, (a, y, b, levels, last, eps, n, K, m, squash, steps))
-    if _in_lanes(n, K, request.m):
+    if answering == dispatch.LANES:
         return _Launch(pull_lanes, groups, work, (a, y, b, levels, eps, n, K, squash, steps))
-    if _by_sums(K, request.m):
+    if answering == dispatch.THRESHOLDS:
         return _Launch(pull_thresholds, R, work, (a, y, *_exact(request), levels, eps, n, K, squash, steps))
     return _Launch(pull_ruled, R, work, (a, y, b, levels, last, eps, n, K, m, squash, steps))
 
 
 def _push_kernel(request: Request) -> _Launch:
+    answering = _answering(request, "push")
     a, y, b, eps, n, K, squash, steps = inputs(request)
     R = request.x.shape[0]
-    work = _PRICE * R * n * K
-    if _by_threshold(request):
+    work, groups = _PRICE * R * n * K, (R + 15) // 16
+    if answering == dispatch.TWO:
         return _Launch(push_two, R, work, (_weights(request), y, *_exact(request), eps, n, squash, steps))
-    if _in_double(request):
+    if answering == dispatch.SORT:
         return _Launch(push_sorted, R, work, (a, y, b, eps, n, K, squash, _columns(request), steps))
-    if _in_lanes(n, K, request.m):
-        return _Launch(push_lanes, (R + 15) // 16, work, (a, y, b, eps, n, K, squash, steps))
-    if _by_sums(K, request.m):
+    if answering == dispatch.LANES:
+        return _Launch(push_lanes, groups, work, (a, y, b, eps, n, K, squash, steps))
+    if answering == dispatch.THRESHOLDS:
         return _Launch(push_thresholds, R, work, (a, y, *_exact(request), eps, n, K, squash, steps))
     last, m = _NOTHING if request.last is None else flat(request.last), request.m or 0
-    if m > 0 and _in_groups(request):
-        return _Launch(push_band, (R + 15) // 16, work, (a, y, b, last, eps, n, K, m, squash, steps))
+    if answering == dispatch.BAND:
+        return _Launch(push_band, groups, work, (a, y, b, last, eps, n, K, m, squash, steps))
     steps = (steps[0], 0, 0 if request.last is None else step(request.last), *steps[3:])
     return _Launch(push_rows, R, work, (a, y, b, last, eps, n, K, m, squash, steps))
 
 
 def _backward_kernel(request: Request, phi: Tensor, push: bool) -> _Launch:
     """``phi``: for push the cotangent of the answer."""
+    answering = _answering(request, "push") if push else _answering(request, "pull", phi)
+    if answering == dispatch.REJECT_ALL:
+        return _REJECT_ALL
     a, y, b, eps, n, K, squash, (of_y, _, _, of_eps, of_a) = inputs(request)
-    levels, m, how = flat(phi), _whole(request.m), (squash, push, (of_y, step(phi), 0, of_eps, of_a))
+    levels, m = flat(phi), _targets_behind(request.m)
+    how = (squash, push, (of_y, step(phi), 0, of_eps, of_a))
     R = request.x.shape[0]
     work, groups = _PRICE * R * n * K, (R + 15) // 16
-    if _by_threshold(request):
+    if answering == dispatch.TWO:
         return _Launch(two_backward, R, work, (_weights(request), y, _exact(request)[0], levels, eps, n, *how))
-    if push and _in_double(request):
+    if answering == dispatch.SORT:
         return _Launch(sorted_backward, R, work, (a, y, b, levels, eps, n, K, squash, _columns(request), how[2]))
-    if not push and R >= 16 and _in_band(request, phi):
+    if answering == dispatch.BAND and push:
+        return _Launch(many_push_backward, groups, work, (a, y, b, levels, eps, n, K, request.m, squash, how[2]))
+    if answering == dispatch.BAND:
         return _Launch(band_backward, groups, work, (a, y, b, levels, eps, n, K, m, request.m is not None, *how))
-    if _in_lanes(n, K, request.m):
+    if answering == dispatch.LANES:
         return _Launch(lanes_backward, groups, work, (a, y, b, levels, eps, n, K, *how))
-    if _by_sums(K, request.m):
+    if answering == dispatch.THRESHOLDS:
         return _Launch(threshold_backward, R, work, (a, y, _exact(request)[0], levels, eps, n, K, *how))
-    if push and request.m is not None and _in_groups(request):
-        args = (a, y, b, levels, eps, n, K, request.m, squash, how[2])
-        return _Launch(many_push_backward, groups, work, args)
     if push:
         return _Launch(rows_backward, R, work, (a, y, b, levels, eps, n, K, False, _columns(request), *how))
     return _Launch(ruled_backward, R, work, (a, y, b, levels, eps, n, K, m, *how))
 
 
-def _beyond_a_rule(request: Request) -> bool:
-    """Whether there are many targets and no rule for them, as eps is small: all rows are for ``rejected``."""
-    K = request.y.shape[-1]
-    return request.m == K and K > SAVED
-
-
-def _by_threshold(request: Request) -> bool:
-    """Whether rows go to the kernels for two targets: all but very short ones, which in lanes are twice as fast."""
-    return has_two_targets(request) and (request.x.shape[-1] > MOST_IN_LANES or sharp(request))
-
-
-def _in_double(request: Request) -> bool:
-    """Whether single precision is not enough for a sort, or no faster: eps is small, targets are many, or no squash."""
-    n, K, eps = request.x.shape[-1], request.y.shape[-1], request.eps
-    if request.m is not None or K <= MOST_THRESHOLDS:
-        return False
-    return request.squash is None or n * K > _SMALL or least_of(eps) < least_eps(n, K)
-
-
-def _in_lanes(n: int, K: int, m: int | None) -> bool:
-    """Whether rows are so short that sixteen are worked on at a time. Does not depend on how many there are."""
-    return m is None and n <= MOST_IN_LANES and K <= MOST_IN_LANES
-
-
-def _by_sums(K: int, m: int | None) -> bool:
-    return m is None and 3 <= K <= MOST_THRESHOLDS
-
-
-def _in_band(request: Request, phi: Tensor) -> bool:
-    """Whether rows go sixteen at a time in blocks: they share their targets, and are soft and not too long."""
-    n, K, eps = request.x.shape[-1], request.y.shape[-1], request.eps
-    if n > MOST_IN_BAND or not MOST_THRESHOLDS < K <= SAVED or not _soft(n, eps) or request.a is not None:
-        return False
-    several = request.y, request.b, phi, phi if request.last is None else request.last
-    return all(t.shape[0] == 1 for t in several)
-
-
-def _soft(n: int, eps: float | Tensor) -> bool:
-    return n * n * least_of(eps) >= _SOFT
-
-
-def _whole(m: int | None) -> int:
+def _targets_behind(m: int | None) -> int:
     """How many targets are taken where a rule for them is not enough; 0 where that would be no rule, or too many."""
     return 0 if m is None or m > SAVED else m
 
@@ -355,7 +300,7 @@ def flat(t: Tensor) -> F32:
 
 
 def _kept(state: State) -> F32:
-    """A state of ours, or the tensor that somebody made of it."""
+    """A state as kernels wrote it, or the tensor that a registered operator made of it."""
     return state.reshape(-1) if isinstance(state, np.ndarray) else flat(state)
 
 
@@ -375,25 +320,30 @@ def _eps(eps: float) -> F32:
     return np.full(1, eps, np.float32)
 
 
-@functools.lru_cache(maxsize=256)
-def _state_size(n: int, K: int, m: int | None, lanes: bool) -> int:
-    """``lanes``: whether very short rows go to no other kernels."""
-    if _in_lanes(n, K, m) and (K <= MOST_THRESHOLDS or lanes):
-        return int(lanes_state(K))
-    if _by_sums(K, m):
-        return SIZE
-    return int(band_layout(n, K, _whole(m)).size if n <= MOST_IN_BAND and K <= SAVED else state_size(n, K, _whole(m)))
-
-
 def _columns(request: Request) -> int:
-    if _beyond_a_rule(request):
+    """Columns of the state. They do not depend on the number of rows, nor on the read."""
+    facts = dispatch.facts_of("numba", request, "pull")
+    pulled = _answer_of(facts._replace(rows=dispatch.BAND_ROWS, weighted=False, shared=True))
+    if pulled == dispatch.REJECT_ALL:
         return 0
-    n, K = request.x.shape[-1], request.y.shape[-1]
-    return (
-        TWO_SIZE
-        if _by_threshold(request)
-        else _state_size(n, K, request.m, not (_soft(n, request.eps) or _in_double(request)))
-    )
+    if pulled == dispatch.TWO:
+        return int(TWO_SIZE)
+    if pulled == dispatch.THRESHOLDS:
+        return int(SIZE)
+    n, K = facts.n, facts.targets
+    if pulled == dispatch.LANES and _answer_of(facts._replace(read="push")) == dispatch.LANES:
+        return int(lanes_state(K))
+    return _state_of_row(n, K, _targets_behind(request.m))
+
+
+def _answer_of(facts: dispatch.Facts) -> str | None:
+    row = dispatch.first("kernels", "numba", facts)
+    return None if row is None else row.answer
+
+
+@functools.lru_cache(maxsize=256)
+def _state_of_row(n: int, K: int, m: int) -> int:
+    return int(band_layout(n, K, m).size if n <= MOST_IN_BAND and K <= SAVED else state_size(n, K, m))
 
 
 def inputs(request: Request, weighted: bool = False) -> _Given:
@@ -408,15 +358,19 @@ def inputs(request: Request, weighted: bool = False) -> _Given:
         y, b = y.expand(R, K), b.expand(R, K)
     eps = flat(request.eps) if isinstance(request.eps, Tensor) else _eps(request.eps)
     steps = (K if y.shape[0] > 1 else 0, 0, 0, 1 if len(eps) > 1 else 0, 0 if request.a is None else n)
-    a = _NOTHING if request.a is None or (_by_threshold(request) and not weighted) else flat(request.a)
+    a = _NOTHING if request.a is None or (not weighted and _has_one_unknown(request)) else flat(request.a)
     return a, flat(y), flat(b), eps, n, K, SQUASH_CODES[request.squash], steps
 
 
 def _exact(request: Request) -> tuple[F64, float]:
     """b as kernels for a few targets want it, and the relative rounding of what they see of b and of the weights."""
     b = request.b if request.y.shape[0] == request.b.shape[0] else request.b.expand(request.x.shape[0], -1)
-    single = b.dtype == torch.float32 or (request.a is not None and not _by_threshold(request))
+    single = b.dtype == torch.float32 or (request.a is not None and not _has_one_unknown(request))
     return _wide(b), _SINGLE if single else 0.0
+
+
+def _has_one_unknown(request: Request) -> bool:
+    return _answering(request, "pull") == dispatch.TWO
 
 
 def _weights(request: Request) -> F64:

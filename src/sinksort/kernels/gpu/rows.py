@@ -12,12 +12,13 @@ every time is NaN. Plans as such (``logs``) are answered by the last kernel alon
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
 from ..contract import Answer, Request
+from ..dispatch import EXACT, GRID, MATRIX, REGISTERS, kernels_for
 from .engine.given import Given, sizes_of
 from .engine.launch import Recorder, again, launches
 from .engine.parts import SQUASHES
@@ -27,30 +28,23 @@ from .exact import rows_launch as late
 from .grid import rows as by_grid
 from .registers import rows
 
+_What: TypeAlias = tuple[int, bool, bool, str, int, int | None]
 _PULL, _PUSH, _LOGS = all_targets.PULL.value, all_targets.PUSH.value, all_targets.LOGS.value
-_LONGEST = 2048
-_FEW = 128  #: targets of one matrix
-_HELD = 128  #: values and targets of a plan that fits into registers
+_READS = {_PULL: "pull", _PUSH: "push", _LOGS: "logs"}
 _FEW_VALUES = 32  #: values and targets of a plan that may hang on frail links
 _WIDE = 256  #: targets up to which the last launch computes in double precision; a grid is for more
 _EXACT = 256  #: rows up to this length start from their exact staircase
 _SURE = 1e-3  #: eps from which every row is solved
-_SHARP = 3e-4  #: eps below which plans in single precision lose gradients
 _BEFORE_GRID = 8  #: columns of the state before what the grid leaves
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def unable(request: Request) -> str | None:
     """Why these kernels cannot answer, or None if they can."""
-    n, K = request.x.shape[-1], request.y.shape[-1]
     if not request.x.is_cuda and os.environ.get("TRITON_INTERPRET") != "1":
         return f"Triton kernels run on CUDA, and x is on {request.x.device}"
     if request.x.dtype not in _DTYPES:
         return f"Triton kernels compute in single precision, and x is {request.x.dtype}"
-    if n > _LONGEST:
-        return f"these kernels take rows of at most {_LONGEST} values, and there are {n}"
-    if max(K, request.m or 0) > _LONGEST:
-        return f"these kernels take at most {_LONGEST} targets, and there are {max(K, request.m or 0)}"
     if request.squash not in SQUASHES:
         return f"these kernels know the squashes 'sigmoid', 'arctan' and None, and squash={request.squash!r}"
     return None
@@ -85,8 +79,11 @@ def _before_tables(y: Tensor) -> int:
 
 def _on_grid(request: Request) -> bool:
     """Whether values are spread to a grid first, if they are pulled."""
-    rule = request.m is not None and request.last is not None and request.m > _WIDE
-    return rule and request.x.shape[-1] > _WIDE and request.y.shape[-1] <= by_grid.MOST_NODES
+    return _answering(request, _PULL) == GRID
+
+
+def _answering(request: Request, read: int) -> str:
+    return kernels_for("triton", request, _READS[read]).answer
 
 
 def pull(request: Request, phi: Tensor) -> Answer:
@@ -167,16 +164,16 @@ def _given(request: Request, phi: Tensor | None) -> tuple[tuple[Tensor, ...], fl
     return (request.x, request.x if request.a is None else request.a, y, request.b.contiguous(), levels), eps, eps_rows
 
 
-def _what(request: Request, read: int) -> tuple[int, bool, bool, bool, int, int | None]:
+def _what(request: Request, read: int) -> _What:
     """All that launches depend on and that is not the layout of a tensor.
 
-    SQUASH, WEIGHTED, EPS_ROWS, whether all rows are for the last launch, READ and m.
+    SQUASH, WEIGHTED, EPS_ROWS, the answer of the table, READ and m.
     """
     return (
         SQUASHES[request.squash],
         request.a is not None,
         isinstance(request.eps, Tensor),
-        at_last(request, read),
+        _answering(request, read),
         read,
         request.m,
     )
@@ -188,9 +185,7 @@ def at_last(request: Request, read: int = _PULL) -> bool:
     Weights, uneven targets (whose weights are double) and a small eps cost plans in single precision their gradients.
     Of 4,096 rows up to 3,900 were off, and of unweighted ones at eps = 1e-4 one or two.
     """
-    sharp = read == _PULL and not isinstance(request.eps, Tensor) and request.eps < _SHARP
-    raw = read == _PULL and request.squash is None and request.m is None and request.y.shape[-1] != request.x.shape[-1]
-    return sharp or raw or request.a is not None or request.b.dtype == torch.float64
+    return _answering(request, read) == EXACT
 
 
 class _Sizes(NamedTuple):
@@ -204,12 +199,12 @@ class _Sizes(NamedTuple):
     rule: bool
     targets: int  #: of the second launch
     wide: bool
-    at_last: bool  #: whether all rows are for the last launch, in double precision
+    answer: str  #: of the table
 
     @classmethod
-    def of(cls, given: tuple[Tensor, ...], what: tuple[int, bool, bool, bool, int, int | None]) -> _Sizes:
+    def of(cls, given: tuple[Tensor, ...], what: _What) -> _Sizes:
         x, a, y, b, phi = given
-        *kind, double, read, m = what
+        *kind, answer, read, m = what
         rule = m is not None and read == _PULL
         K = y.shape[1]
         targets = m if m is not None and rule else K
@@ -218,12 +213,7 @@ class _Sizes(NamedTuple):
         )  # fmt: skip
         constants = dict(zip(("SQUASH", "WEIGHTED", "EPS_ROWS"), kind, strict=True))
         wide = targets <= _WIDE
-        return cls(x.shape[1], K, strides, constants, read == _PULL, rule, targets, wide, double and wide)
-
-    @property
-    def held(self) -> bool:
-        """Whether ``registers.rows`` answers first."""
-        return self.pull and self.n <= _HELD and self.K <= _HELD
+        return cls(x.shape[1], K, strides, constants, read == _PULL, rule, targets, wide, answer)
 
     @property
     def tiles(self) -> dict[str, int]:
@@ -255,7 +245,7 @@ def _given_to_grid(
     given: tuple[Tensor, ...],
     eps: float,
     eps_rows: Tensor,
-    what: tuple[int, bool, bool, bool, int, int | None],
+    what: _What,
     state: Tensor,
 ) -> Given:
     x, a, y, b, phi = given
@@ -299,12 +289,12 @@ def _forward(request: Request, phi: Tensor | None) -> Answer:
             to_grid = _given_to_grid(given, eps, eps_rows, what, state)
             by_grid.forward(launch, to_grid, last, out, error)
             late.forward(launch, to_grid, sizes.targets, out, error)
-        elif K <= _FEW and not sizes.at_last:
+        elif sizes.answer in (REGISTERS, MATRIX):
             singles = _singles(out, launch) if sizes.pull else launch.empty(R, n, dtype=torch.float32)
             results = (singles, out, state, error)
             numbers = (eps, n, K, columns, *sizes.strides, _row_stride(last))
             constants = sizes.constants | {"RULE": sizes.rule and request.last is not None, "MENDED": sizes.wide}
-            if sizes.held:
+            if sizes.answer == REGISTERS:
                 launch(rows.forward, R, *given, last, eps_rows, *results, *numbers, **constants, **sizes.tiles)
             else:
                 at_once, warps = sizes.first
@@ -319,7 +309,7 @@ def _forward(request: Request, phi: Tensor | None) -> Answer:
             all_targets.forward, R, *given, eps_rows, out, state, error, eps,
             n, K, sizes.targets, columns, _before_tables(given[2]) if on_grid else 0, *sizes.strides,
             **sizes.constants, READ=read, GRID=sizes.rule,
-            ALWAYS=K > _FEW or sizes.at_last, WIDE=sizes.wide, TA=0 if sizes.wide else 1,
+            ALWAYS=sizes.answer == EXACT, WIDE=sizes.wide, TA=0 if sizes.wide else 1,
             BLOCK_N=_power(n), BN=at_once, BK=_power(sizes.targets), num_warps=warps,
         )  # fmt: skip
 
@@ -351,8 +341,8 @@ def _backward(request: Request, phi: Tensor | None, state: Tensor, w: Tensor) ->
             to_grid = _given_to_grid(given, eps, eps_rows, what, state)
             by_grid.backward(launch, to_grid, w, grad)
             late.backward(launch, to_grid, sizes.targets, w, grad)
-        elif K <= _FEW and not sizes.at_last:
-            if sizes.held:
+        elif sizes.answer in (REGISTERS, MATRIX):
+            if sizes.answer == REGISTERS:
                 launch(
                     rows.backward, R, *given, w, eps_rows, partial, state, grad, eps,
                     n, K, state.shape[1], *strides, **sizes.constants, **sizes.tiles,

@@ -9,12 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.modes import jit_tracing, remembered, tracing, whole
-from ..core.squash import Squash
-from ..linear.rules import LAST, MOST_READABLE, gauss_rule
+from ...core.modes import jit_tracing, remembered, tracing, whole
+from ...core.squash import Squash
+from ...linear.rules import LAST, MOST_READABLE, gauss_rule
+from ..dispatch import MOST_TARGETS
 
-#: So many targets are taken one by one; where there are more, they are given by a rule or left to the reference.
-MOST_TARGETS = 128
 _VERY_FEW = 20  #: so many targets are never given by a rule
 _SORTING = 5.0  #: nodes per sqrt(eps) of sorts
 _LEAST_AS_THEY_ARE, _SPREAD_AS_THEY_ARE = 40, 8.0  #: nodes, and square of the spread, of values without a squash

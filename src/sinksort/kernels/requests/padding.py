@@ -11,84 +11,62 @@ with the mask; on a GPU, where batches are what counts; and where nobody may loo
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor
 
-from ..core.costs import Cost
-from ..core.modes import hidden
-from ..core.problem import as_rows, existing, like_rows, rows_by_count
-from ..core.solvers import Solver
-from ..core.solvers._common import host_may_look
-from ..core.squash import Squash
-from . import requests
-from .targets import MOST_TARGETS
+from ...core.modes import hidden
+from ...core.options import Options
+from ...core.problem import as_rows, existing, like_rows, rows_by_count
+from ...core.solvers._common import host_may_look
+from .. import requests
+from ..dispatch import MOST_TARGETS
 
 
-def ranks(x: Tensor, *call: Any) -> Tensor | None:
+def ranks(x: Tensor, options: Options) -> Tensor | None:
     """``requests.ranks``; rows with padding are taken apart if their targets are too many to be taken one by one."""
-    return _answered(requests.ranks, MOST_TARGETS, False, x, *call)
+    return _answered(requests.ranks, MOST_TARGETS, False, x, options)
 
 
-def sorts(x: Tensor, *call: Any) -> Tensor | None:
+def sorts(x: Tensor, options: Options) -> Tensor | None:
     """``requests.sorts``; the values of a row with padding come first, then zeros."""
-    return _answered(requests.sorts, 0, True, x, *call)
+    return _answered(requests.sorts, 0, True, x, options)
 
 
 def _answered(
-    read: Callable[..., Tensor | None],
-    most: int,
-    ahead: bool,
-    x: Tensor,
-    dim: int,
-    descending: bool,
-    weights: Tensor | None,
-    mask: Tensor,
-    targets: Tensor | None,
-    target_weights: Tensor | None,
-    num_targets: int | None,
-    eps: float | Tensor,
-    cost: Cost,
-    squash: Squash,
-    solver: Solver,
-    backend: str,
+    read: Callable[[Tensor, Options], Tensor | None], most: int, ahead: bool, x: Tensor, options: Options
 ) -> Tensor | None:
     """``read``, without padding where it can be taken out of rows of more than ``most`` values."""
-    others = eps, cost, squash, solver, backend
-    default = targets is None and target_weights is None and num_targets is None
-    if default and _may_take_out(x, eps, backend) and as_rows(x, dim).shape[-1] > most:
+    default = options.equal_targets() and options.num_targets is None
+    if default and _may_take_out(x, options) and as_rows(x, options.dim).shape[-1] > most:
 
-        def alone(values: Tensor, own: Tensor | None) -> Tensor | None:
-            return read(values, -1, descending, own, None, None, None, None, *others)
+        def without(values: Tensor, weights: Tensor | None) -> Tensor | None:
+            return read(values, options._replace(dim=-1, weights=weights, mask=None))
 
-        found = _by_count(x, dim, weights, mask, ahead, alone)
+        found = _by_count(x, options, ahead, without)
         if found is not None:
             return found
-    return read(x, dim, descending, weights, mask, targets, target_weights, num_targets, *others)
+    return read(x, options)
 
 
-def _may_take_out(x: Tensor, eps: float | Tensor, backend: str) -> bool:
-    if backend == "torch" or not isinstance(x, Tensor) or isinstance(eps, Tensor):
+def _may_take_out(x: Tensor, options: Options) -> bool:
+    if options.backend == "torch" or not isinstance(x, Tensor) or isinstance(options.eps, Tensor):
         return False
     return x.is_cpu and x.numel() > 0 and not hidden(x) and host_may_look(x)
 
 
 def _by_count(
-    x: Tensor,
-    dim: int,
-    weights: Tensor | None,
-    mask: Tensor,
-    ahead: bool,
-    alone: Callable[[Tensor, Tensor | None], Tensor | None],
+    x: Tensor, options: Options, ahead: bool, without: Callable[[Tensor, Tensor | None], Tensor | None]
 ) -> Tensor | None:
-    """``alone`` of values and weights (r, c) without padding, put where they were, or ``ahead`` of all padding.
+    """``without`` of values and weights (r, c) that have no padding, put in their places, or ``ahead`` of all padding.
 
-    None if nothing is kept, or ``alone`` has no answer.
+    None if every value is masked, or ``without`` has no answer.
     """
+    dim, weights = options.dim, options.weights
     rows = as_rows(x, dim)
     n = rows.shape[-1]
-    kept, _ = existing(x, dim, mask)
+    kept, _ = existing(x, dim, options.mask)
     kept = cast("Tensor", kept).reshape(-1, n)  # there is a mask, so it is no None
     groups = [(at, count) for at, count in reversed(rows_by_count(kept)) if count]  # if one is too long, the first is
     if not groups:
@@ -104,7 +82,7 @@ def _by_count(
         shares = like_rows(weights, x, dim, "weights").reshape(-1).index_select(0, taken).split(sizes)
     found = []
     for i, shape in enumerate(shapes):
-        out = alone(values[i].reshape(shape), None if weights is None else shares[i].reshape(shape))
+        out = without(values[i].reshape(shape), None if weights is None else shares[i].reshape(shape))
         if out is None:
             return None
         found.append(out.reshape(-1))

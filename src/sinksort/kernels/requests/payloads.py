@@ -13,78 +13,69 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.checks import values_readable
-from ..core.costs import Cost
-from ..core.cotangents import one_at_a_time
-from ..core.modes import ordinary
-from ..core.solvers import Newton, Solver
-from ..core.squash import Squash
-from ..linear.choose import plan_for
-from ..linear.refine import accepted_error
-from .contract import Request
-from .dispatch import MOST_SELECTED, backend_for, remember
-from .rows import too_fine
-from .targets import MOST_TARGETS, default_targets
+from ...core.checks import values_readable
+from ...core.cotangents import one_at_a_time
+from ...core.modes import ordinary
+from ...core.options import Options
+from ...linear.choose import plan_for
+from ...linear.refine import accepted_error
+from ..backends import backend_for, left, remember
+from ..contract import Request
+from ..dispatch import FEW, MOST_COLUMNS, MOST_TARGETS, facts_of
+from .targets import default_targets
 
 _ACCEPTED = accepted_error(torch.float32)
-_MOST_COLUMNS = 4  #: of a payload: each is carried by itself
 
 
-def pushed(
-    x: Tensor, payload: Tensor, m: int, eps: float | Tensor, cost: Cost, squash: Squash, solver: Solver, backend: str
-) -> Tensor | None:
+def pushed(x: Tensor, payload: Tensor, m: int, options: Options) -> Tensor | None:
     """(R, m, d): averages of a payload (R, n, d) over the values of x (R, n) that each default target receives."""
-    if not 1 <= payload.shape[-1] <= _MOST_COLUMNS:
+    if not 1 <= payload.shape[-1] <= MOST_COLUMNS:
         return None
-    found = _solved(x, payload, None, m, eps, cost, squash, solver, backend)
+    found = _solved(x, payload, None, m, options)
     if found is None:
         return None
     R, n = x.shape
-    x, payload = _whole(x), _whole(payload)
+    x, payload = _sixteen(x), _sixteen(payload)
     # Averages move with a constant, and without it no digits are lost: equal numbers come out as they are.
     origin = payload.detach().mean(-2, keepdim=True)
     columns = [_Pushed.apply(x, w, found) for w in (payload - origin).unbind(-1)]  # type: ignore[attr-defined]
     return (origin + torch.stack(columns, dim=-1) * (m / n))[:R]
 
 
-def pulled(
-    x: Tensor, v: Tensor, eps: float | Tensor, cost: Cost, squash: Squash, solver: Solver, backend: str
-) -> Tensor | None:
+def pulled(x: Tensor, v: Tensor, options: Options) -> Tensor | None:
     """(R, n): averages of v (m,), which is learned, over the default targets that each value of x (R, n) is sent to."""
     origin = v.detach().mean()
     centred = v - origin
-    found = _solved(x, v, centred.detach(), len(v), eps, cost, squash, solver, backend)
+    found = _solved(x, v, centred.detach(), len(v), options)
     if found is None:
         return None
-    out: Tensor = _Pulled.apply(_whole(x), centred, found)  # type: ignore[attr-defined]
+    out: Tensor = _Pulled.apply(_sixteen(x), centred, found)  # type: ignore[attr-defined]
     return (out + origin)[: len(x)]
 
 
-def _solved(
-    x: Tensor, payload: Tensor, v: Tensor | None, m: int, eps: float | Tensor, cost: Cost, squash: Squash,
-    solver: Solver, backend: str,
-) -> Any:  # fmt: skip
+def _solved(x: Tensor, payload: Tensor, v: Tensor | None, m: int, options: Options) -> Any:
     """A ``cpu.payloads.Solved`` of the rows, made a multiple of 16; None if these kernels are not for them."""
     n = x.shape[-1]
     alike = x.dtype == payload.dtype == torch.float32
-    if not (ordinary() and alike and x.is_cpu and len(x) and MOST_SELECTED < m <= MOST_TARGETS and values_readable(x)):
+    if not (ordinary() and alike and x.is_cpu and len(x) and FEW < m <= MOST_TARGETS and values_readable(x)):
         return None
-    if isinstance(eps, Tensor) or backend_for(x, eps, cost, squash, solver, backend) != "numba":
+    eps, squash = options.eps, options.squash
+    if isinstance(eps, Tensor) or backend_for(x, options) != "numba":
         return None
     if not bool(payload.isfinite().all()):
         return None
     at = default_targets(n, m, None, False, x.device)
-    request = Request(_whole(x.detach().resolve_neg()), None, at.y, at.b, float(eps), squash, prepared={})  # type: ignore[arg-type]
-    if too_fine("numba", request, "auto", "push", False, False):
+    request = Request(_sixteen(x.detach().resolve_neg()), None, at.y, at.b, float(eps), squash, prepared={})  # type: ignore[arg-type]
+    if left("numba", facts_of("numba", request, "push"), "auto"):
         return None
-    kernels = importlib.import_module(f"{__package__}.cpu.payloads")
+    kernels = importlib.import_module("sinksort.kernels.cpu.payloads")
     found = kernels.solved(request, at.phi if v is None else v.unsqueeze(0), _ACCEPTED)
     if found is not None:
         remember("numba")
     return found
 
 
-def _whole(t: Tensor) -> Tensor:
+def _sixteen(t: Tensor) -> Tensor:
     """Rows (R, ...), the last of them repeated until they are a multiple of 16."""
     more = -len(t) % 16
     return t if more == 0 else torch.cat([t, t[-1:].expand(more, *t.shape[1:])])
@@ -149,16 +140,8 @@ class _Pulled(torch.autograd.function._SingleLevelFunction):
 
 def _plan(request: Request, x: Tensor) -> Any:
     """The same plan, differentiable."""
-    return plan_for(
-        x,
-        reads="averages",
-        num_targets=request.y.shape[-1],
-        eps=request.eps,
-        cost=2,
-        squash=request.squash,
-        solver=Newton(),
-        backend="rejected",
-    )
+    options = Options(num_targets=request.y.shape[-1], eps=request.eps, squash=request.squash, backend="rejected")
+    return plan_for(x, options, reads="averages")
 
 
 def _differentiated(function: Callable[..., Tensor], x: Tensor, w: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:

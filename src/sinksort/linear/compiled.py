@@ -18,12 +18,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.costs import Cost, Huber, Power, resolve_cost
+from ..core.costs import Huber, Power, resolve_cost
+from ..core.cotangents import with_graph
+from ..core.options import Options
 from ..core.problem import as_rows, entropy_number, existing, like_batch, like_rows, like_targets, wide_dtype
-from ..core.solvers import Newton, Solver
-from ..core.squash import Squash
+from ..core.solvers import Newton
 
-_Options = tuple[bool, int | None, float, str, float, str | None, float | None, int, bool | None, str, str]
+_Numbers = tuple[bool, int | None, float, str, float, str | None, float | None, int, bool | None, str, str]
 
 
 def _no_transform() -> bool:
@@ -40,8 +41,8 @@ class CompiledPlan:
     ``rows`` (..., n); ``tensors`` are weights, mask, targets, target weights and eps, with one entry for each row.
     """
 
-    def __init__(self, rows: Tensor, tensors: Sequence[Tensor | None], options: _Options, dim: int) -> None:
-        self.rows, self.tensors, self.options, self.dim = rows, tensors, options, dim
+    def __init__(self, rows: Tensor, tensors: Sequence[Tensor | None], numbers: _Numbers, dim: int) -> None:
+        self.rows, self.tensors, self.numbers, self.dim = rows, tensors, numbers, dim
 
     def ranks(self) -> Tensor:
         return self._read("ranks", None).movedim(-1, self.dim)
@@ -59,54 +60,38 @@ class CompiledPlan:
         return self._read("permutation", None)
 
     def _read(self, read: str, payload: Tensor | None) -> Tensor:
-        out: Tensor = read_plan(self.rows, *self.tensors, payload, read, *self.options)
+        out: Tensor = read_plan(self.rows, *self.tensors, payload, read, *self.numbers)
         return out
 
 
-def compiled_plan(
-    x: Tensor,
-    *,
-    dim: int,
-    descending: bool,
-    weights: Tensor | None,
-    mask: Tensor | None,
-    targets: Tensor | None,
-    target_weights: Tensor | None,
-    num_targets: int | None,
-    eps: float | Tensor,
-    cost: Cost,
-    squash: Squash,
-    solver: Solver,
-    reads: str,
-    backend: str,
-) -> CompiledPlan | None:
+def compiled_plan(x: Tensor, options: Options, *, reads: str) -> CompiledPlan | None:
     """The plan as operators, or None where it is to be traced (and where an argument is wrong, which tracing says)."""
     if not (torch.compiler.is_compiling() and isinstance(x, Tensor) and x.is_cpu and _no_transform()):
         return None
-    h = resolve_cost(cost)
-    if not (isinstance(h, (Power, Huber)) and isinstance(solver, Newton)) or isinstance(num_targets, bool):
+    o, h, solver = options, resolve_cost(options.cost), options.solver
+    if not (isinstance(h, (Power, Huber)) and isinstance(solver, Newton)) or isinstance(o.num_targets, bool):
         return None
-    if not (squash is None or isinstance(squash, str)):
+    if not (o.squash is None or isinstance(o.squash, str)):
         return None
-    rows = as_rows(x, dim)
+    rows = as_rows(x, o.dim)
     batch = rows.shape[:-1]
-    each = [None if weights is None else like_rows(weights, x, dim, "weights")]
-    each.append(existing(x, dim, mask)[0])
-    for t, name in ((targets, "targets"), (target_weights, "target_weights")):
+    tensors = [None if o.weights is None else like_rows(o.weights, x, o.dim, "weights")]
+    tensors.append(existing(x, o.dim, o.mask)[0])
+    for t, name in ((o.targets, "targets"), (o.target_weights, "target_weights")):
         if t is not None:
             like_targets(t, batch, name, wide_dtype(x.device))  # complains
-        each.append(None if t is None else t.expand(*batch, t.shape[-1]))
-    sizes = [t.shape[-1] for t in each[2:] if t is not None] + ([] if num_targets is None else [num_targets])
+        tensors.append(None if t is None else t.expand(*batch, t.shape[-1]))
+    sizes = [t.shape[-1] for t in tensors[2:] if t is not None] + ([] if o.num_targets is None else [o.num_targets])
     if any(size != sizes[0] for size in sizes) or (sizes and sizes[0] < 1):
         return None
-    number = 0.0 if isinstance(eps, Tensor) else entropy_number(eps)
-    each.append(like_batch(eps, batch, "eps") if isinstance(eps, Tensor) else None)
+    number = 0.0 if isinstance(o.eps, Tensor) else entropy_number(o.eps)
+    tensors.append(like_batch(o.eps, batch, "eps") if isinstance(o.eps, Tensor) else None)
     power = h.p if isinstance(h, Power) else h.delta
-    options = (
-        descending, num_targets, number, "power" if isinstance(h, Power) else "huber", float(power), squash,
-        solver.tolerance, solver.max_iterations, solver.compress, reads, backend,
+    numbers = (
+        o.descending, o.num_targets, number, "power" if isinstance(h, Power) else "huber", float(power), o.squash,
+        solver.tolerance, solver.max_iterations, solver.compress, reads, o.backend,
     )  # fmt: skip
-    return CompiledPlan(rows, each, options, dim)
+    return CompiledPlan(rows, tensors, numbers, o.dim)
 
 
 # ---- the operator
@@ -153,28 +138,25 @@ def _backward_op(
             for g, t in zip(found, wanted, strict=True)
         ]
 
-    ops = importlib.import_module("sinksort.kernels.autograd")
-    found: list[Tensor] = gradient() if ops._records(x) else ops._elsewhere(gradient, x.device)
-    return found
+    return with_graph(gradient, x)
 
 
-def _answer(tensors: tuple[Tensor | None, ...], read: str, options: _Options) -> Tensor:
+def _answer(tensors: tuple[Tensor | None, ...], read: str, numbers: _Numbers) -> Tensor:
     x, weights, mask, targets, target_weights, eps_rows, payload = tensors
-    descending, num_targets, number, cost, power, squash, tolerance, max_iterations, compress, reads, backend = options
+    descending, num_targets, number, cost, power, squash, tolerance, max_iterations, compress, reads, backend = numbers
     choose = importlib.import_module("sinksort.linear.choose")  # which imports this file
     assert x is not None  # noqa: S101
-    posed: dict[str, Any] = {
-        "dim": -1, "descending": descending, "weights": weights, "mask": mask, "targets": targets,
-        "target_weights": target_weights, "num_targets": num_targets, "eps": number if eps_rows is None else eps_rows,
-        "cost": Power(power) if cost == "power" else Huber(power), "squash": squash,
-    }  # fmt: skip
     solver = Newton(tolerance=tolerance, max_iterations=max_iterations, compress=compress)
+    options = Options(
+        -1, descending, weights, mask, targets, target_weights, num_targets, number if eps_rows is None else eps_rows,
+        Power(power) if cost == "power" else Huber(power), squash, solver, backend,
+    )  # fmt: skip
     out: Tensor
     with torch.autocast("cpu", enabled=False):
         if read == "permutation":
-            out = choose.dense_plan(choose.pose(x, **posed), solver, backend).permutation()
+            out = choose.dense_plan(choose.pose(x, options), solver, backend).permutation()
         else:
-            plan = choose.plan_for(x, reads=reads, solver=solver, backend=backend, **posed)
+            plan = choose.plan_for(x, options, reads=reads)
             out = getattr(plan, read)(*(() if payload is None else (payload,)))
     return out.to(x.dtype)
 

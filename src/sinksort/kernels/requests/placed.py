@@ -20,9 +20,11 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from ..core.problem import as_rows, entropy, like_rows, live_rows
-from ..core.squash import Squash, normalize
-from .memo import ReadOut
+from ...core.options import Options
+from ...core.problem import as_rows, entropy, like_rows, live_rows
+from ...core.squash import Squash, normalize
+from ..dispatch import AS_TYPED, LEAST_LEARNED_EPS
+from ..memo import ReadOut
 
 
 class Places(NamedTuple):
@@ -33,8 +35,9 @@ class Places(NamedTuple):
     mask: Tensor | None
 
 
-REFUSED = "its kernels take places in [0, 1] of a callable squash, or of a learned eps that is not below 0.005"
-_LEAST = 5e-3  #: smallest eps whose gradient is left with its digits
+REFUSED = (
+    f"its kernels take places in [0, 1] of a callable squash, or of a learned eps that is not below {LEAST_LEARNED_EPS}"
+)
 
 
 def needed(eps: float | Tensor, squash: Squash) -> bool:
@@ -42,17 +45,18 @@ def needed(eps: float | Tensor, squash: Squash) -> bool:
     return callable(squash) or (isinstance(eps, Tensor) and eps.requires_grad)
 
 
-def places(
-    x: Tensor, dim: int, weights: Tensor | None, mask: Tensor | None, eps: float | Tensor, squash: Squash
-) -> Places | None:
+def places(x: Tensor, options: Options) -> Places | None:
     """Places in single precision, or None if some are not in [0, 1], or a learned eps is too small."""
+    dim, weights, mask, eps = options.dim, options.weights, options.mask, options.eps
     rows = as_rows(x, dim)
     learned = isinstance(eps, Tensor) and eps.requires_grad
-    if rows.numel() == 0 or (isinstance(eps, Tensor) and learned and float(eps.detach().min()) < _LEAST * (1 - 1e-6)):
+    if rows.numel() == 0:
+        return None
+    if isinstance(eps, Tensor) and learned and float(eps.detach().min()) * AS_TYPED < LEAST_LEARNED_EPS:
         return None
     values, a, _, _ = live_rows(x, rows, dim, weights, mask)
     ends = values.new_tensor((0.0, 1.0))
-    at = normalize(values, a, squash, ends[:1], ends[1:])
+    at = normalize(values, a, options.squash, ends[:1], ends[1:])
     if not isinstance(at, Tensor) or not at.is_floating_point():
         return None
     low, high = at.detach().aminmax()
@@ -69,14 +73,15 @@ def places(
     )
 
 
-def fixed(eps: float | Tensor) -> float | Tensor:
-    """eps without its gradient, which the places have."""
-    return eps.detach() if isinstance(eps, Tensor) else eps
+def options_for(places: Places, options: Options) -> Options:
+    """The options of a call for places. Its eps has no gradient, which the places have."""
+    eps = options.eps.detach() if isinstance(options.eps, Tensor) else options.eps
+    return options._replace(dim=-1, weights=places.weights, mask=places.mask, eps=eps, squash=None)
 
 
-def finished(posed: ReadOut | None, x: Tensor, dim: int) -> ReadOut | None:
+def finished(found: ReadOut | None, x: Tensor, dim: int) -> ReadOut | None:
     """An answer for places, in the shape and dtype of x. It is not remembered: other values may lie elsewhere."""
-    if posed is None:
+    if found is None:
         return None
-    in_rows, dtype = posed.shaped, x.dtype
-    return posed._replace(shaped=lambda out: in_rows(out).movedim(-1, dim).to(dtype), lasting=False)
+    in_rows, dtype = found.shaped, x.dtype
+    return found._replace(shaped=lambda out: in_rows(out).movedim(-1, dim).to(dtype), lasting=False)
