@@ -15,9 +15,12 @@ from sinksort.kernels import backends
 GUIDE = Path(__file__).parents[2] / "docs/guides/backends.md"
 
 
-def test_the_table_of_the_guide_is_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    explained.main([])
-    written = re.findall(r"(?s)<!-- kernels -->\n(.*?)\n<!-- end of kernels -->", GUIDE.read_text(encoding="utf-8"))
+@pytest.mark.parametrize(("words", "mark"), [([], "dispatch"), (["calls"], "kernels")])
+def test_the_tables_of_the_guide_are_what_is_printed(
+    words: list[str], mark: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    explained.main(words)
+    written = re.findall(rf"(?s)<!-- {mark} -->\n(.*?)\n<!-- end of {mark} -->", GUIDE.read_text(encoding="utf-8"))
     assert written == [capsys.readouterr().out.strip()]
 
 
@@ -51,7 +54,7 @@ def test_without_numba_the_reference_answers(
 ) -> None:
     monkeypatch.setitem(backends._MISSING, "numba", "numba is not installed")
     assert explained.explain("soft_rank", (4, 6), {}).families == "reference"
-    explained.main([])
+    explained.main(["calls"])
     assert capsys.readouterr().out == (
         "There are no kernels for the CPU here: numba is not installed. The reference answers every call.\n"
     )

@@ -149,7 +149,7 @@ def rules() -> str:
     lines = []
     for name, where in (("numba", "CPU"), ("triton", "GPU")):
         lines += [f"**{where}**", "", "| call | if | then |", "|---|---|---|"]
-        for row in (*dispatch.LEFT[name], *dispatch.KERNELS[name]):
+        for row in (*dispatch.REFUSED[name], *dispatch.KERNELS[name]):
             lines.append(_line(row, ", ".join(_READS[read] for read in row.reads.split())))
         lines += [_line(row, f"rejected rows of {_READS[row.reads]}") for row in dispatch.REJECTED[name]]
         lines += [_line(row, dispatch.PLAN) for row in dispatch.PLANS[name]]

@@ -22,7 +22,7 @@ from ..core.solvers import Newton, Solver
 from ..core.solvers._common import host_may_look
 from ..core.squash import INCREASING_MAPS
 from .contract import Request
-from .dispatch import LEAST_EPS, MOST_EPS, PLAN, Facts, first, kernels_for, module
+from .dispatch import AS_TYPED, LEAST_EPS, MOST_EPS, PLAN, Facts, first, kernels_for, module
 
 BACKENDS = ("auto", "torch", "triton", "numba")
 
@@ -100,12 +100,12 @@ def backend_for(x: Tensor, options: Options, *constants: Any, placed: bool = Fal
     return None if _refused(reason, backend) else name
 
 
-def left(name: str, facts: Facts, backend: str) -> bool:
-    """Whether the table leaves a call to plans; an error for who asked for these kernels by name."""
-    row = first("left", name, facts)
+def refuses(name: str, facts: Facts, backend: str) -> bool:
+    """Whether the table leaves a call to plans, which is an error for a caller who named the backend."""
+    row = first("refused", name, facts)
     if row is None or row.answer != PLAN:
         return False
-    _refused("" if backend == "auto" else row.why.format(eps=facts.eps, **_sizes(facts)), backend)
+    _refused("" if backend == "auto" else row.why.format(eps=facts.eps / AS_TYPED, **_sizes(facts)), backend)
     return True
 
 

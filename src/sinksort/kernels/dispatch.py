@@ -6,9 +6,9 @@ is data: names of facts with the least and the largest number that they may have
 
 A call goes through three parts, and the first two are one list for the reader:
 
-    LEFT      calls that kernels in single precision leave to plans in double precision (``PLAN``), because digits would
-              be lost. The request and what the caller said decide.
-    KERNELS   the kernels of all others. The request alone decides, so they can be found again on the way back.
+    REFUSED   calls that kernels in single precision refuse, because digits would be lost; plans in double precision
+              (``PLAN``) answer them. The request decides, and what the caller said.
+    KERNELS   the kernels of all other calls. The request alone decides, so the backward pass finds the same row.
     REJECTED  rows that these kernels reject, and which kernels try them again before the reference does.
 """
 
@@ -136,16 +136,16 @@ def _row(answer: str, reads: str, entry: str = "", why: str = "", **limits: Any)
     return Row(answer, reads, tuple(found), entry, why)
 
 
-# ---- calls that are left to plans
+# ---- calls that are refused, and left to plans
 
 _AVERAGES = "pull push"
 _ALL = "pull push logs"
-_FEW_LEFT = "its kernels sort and select from eps = {0:g} up, and eps = {{eps:g}}"
+_TOO_SHARP = "its kernels sort and select from eps = {0:g} up, and eps = {{eps:g}}"
 _TRACED = "a compiled program takes fewer targets for rows as long as these"
 _OF_LOGS = "its kernels say from where targets get what they get if each is seen to weigh {0:g} or more"
 
 
-def _left_by_both(most: int, sorts: int) -> list[Row]:
+def _refused_by_both(most: int, sorts: int) -> list[Row]:
     """Calls that no kernels answer, as they are too large."""
     one_by_one = "its kernels take at most {0} targets one by one, and there are {{targets}}"
     return [
@@ -182,18 +182,18 @@ _FINE_ROWS: dict[str, Any] = {
     "mask": False,
     "size": _to(MOST_EXACT),
 }  #: the exact family has more digits for these
-LEFT: dict[str, tuple[Row, ...]] = {
+REFUSED: dict[str, tuple[Row, ...]] = {
     "numba": (
-        *_left_by_both(MOST_TARGETS, MOST_SORTED),
+        *_refused_by_both(MOST_TARGETS, MOST_SORTED),
         _row(PLAN, "logs", named=False, eps=_below(_SMALL)),
-        _row(PLAN, "push", why=_FEW_LEFT.format(_SHARP_OF_VERY_SHORT), targets=_to(FEW, 3),
+        _row(PLAN, "push", why=_TOO_SHARP.format(_SHARP_OF_VERY_SHORT), targets=_to(FEW, 3),
              eps=_below(_SHARP_OF_VERY_SHORT), n=_to(VERY_SHORT)),
-        _row(PLAN, "push", why=_FEW_LEFT.format(_SHARP_OF_VERY_SHORT), targets=1, eps=_below(_SHARP_OF_VERY_SHORT),
+        _row(PLAN, "push", why=_TOO_SHARP.format(_SHARP_OF_VERY_SHORT), targets=1, eps=_below(_SHARP_OF_VERY_SHORT),
              n=_to(VERY_SHORT)),
-        _row(PLAN, "push", why=_FEW_LEFT.format(_SHARP), targets=_to(FEW, 3), quantile=False, eps=_below(_SHARP),
+        _row(PLAN, "push", why=_TOO_SHARP.format(_SHARP), targets=_to(FEW, 3), quantile=False, eps=_below(_SHARP),
              n=_to(63, VERY_SHORT + 1)),
-        _row(PLAN, "push", why=_FEW_LEFT.format(_SHARP), targets=1, eps=_below(_SHARP), n=_to(63, VERY_SHORT + 1)),
-        _row(PLAN, "pull", why=_FEW_LEFT.format(_SHARP_OF_VERY_SHORT), selecting=True, quantile=True,
+        _row(PLAN, "push", why=_TOO_SHARP.format(_SHARP), targets=1, eps=_below(_SHARP), n=_to(63, VERY_SHORT + 1)),
+        _row(PLAN, "pull", why=_TOO_SHARP.format(_SHARP_OF_VERY_SHORT), selecting=True, quantile=True,
              eps=_below(_SHARP_OF_VERY_SHORT), n=_to(VERY_SHORT)),
         _row(PLAN, _AVERAGES, why=f"its kernels take weights from {LIGHT:g} of the largest up, or 0, and some are less",
              light=True),
@@ -210,7 +210,7 @@ LEFT: dict[str, tuple[Row, ...]] = {
         _row(PLAN, "push", why=_NO_GRADIENT, empty=True),
     ),
     "triton": (
-        *_left_by_both(MOST_TARGETS, MOST_TARGETS),
+        *_refused_by_both(MOST_TARGETS, MOST_TARGETS),
         _row(PLAN, "pull", named=False, mask=True, weighted=True, eps=_below(_FINE)),
         _row(PLAN, _AVERAGES, named=False, mask=False, eps=_below(_TINY)),
         _row(PLAN, "pull", named=False, mask=False, equal=False, targets=_to(FEW, 3)),
@@ -318,7 +318,7 @@ PLANS: dict[str, tuple[Row, ...]] = {
     ),
     "triton": (),
 }
-_PARTS = {"left": LEFT, "kernels": KERNELS, "rejected": REJECTED, "plans": PLANS}
+_PARTS = {"refused": REFUSED, "kernels": KERNELS, "rejected": REJECTED, "plans": PLANS}
 
 
 # ---- asking

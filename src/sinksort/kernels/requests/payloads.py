@@ -19,7 +19,7 @@ from ...core.modes import ordinary
 from ...core.options import Options
 from ...linear.choose import plan_for
 from ...linear.refine import accepted_error
-from ..backends import backend_for, left, remember
+from ..backends import backend_for, refuses, remember
 from ..contract import Request
 from ..dispatch import FEW, MOST_COLUMNS, MOST_TARGETS, facts_of
 from .targets import default_targets
@@ -66,7 +66,7 @@ def _solved(x: Tensor, payload: Tensor, v: Tensor | None, m: int, options: Optio
         return None
     at = default_targets(n, m, None, False, x.device)
     request = Request(_sixteen(x.detach().resolve_neg()), None, at.y, at.b, float(eps), squash, prepared={})  # type: ignore[arg-type]
-    if left("numba", facts_of("numba", request, "push"), "auto"):
+    if refuses("numba", facts_of("numba", request, "push"), "auto"):
         return None
     kernels = importlib.import_module("sinksort.kernels.cpu.payloads")
     found = kernels.solved(request, at.phi if v is None else v.unsqueeze(0), _ACCEPTED)

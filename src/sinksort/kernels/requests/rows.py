@@ -16,7 +16,7 @@ from ...core.modes import hidden, tracing, whole
 from ...core.options import Options
 from ...core.problem import entropy, entropy_number, existing, like_rows, target_rows
 from ...core.solvers._common import host_may_look
-from ..backends import able, left
+from ..backends import able, refuses
 from ..contract import Request
 from ..dispatch import FAINT, LIGHT, Facts, facts_of
 from ..memo import ReadOut
@@ -51,7 +51,7 @@ def each_target(call: Call, mask: Tensor | None) -> Targets | None:
     x, o, rows = call.x, call.options, call.rows
     given, n = o.given_targets(), rows.shape[-1]
     m = given.shape[-1] if isinstance(given, Tensor) and given.ndim else call.default_count()
-    if left(call.name, Facts(call.read, 1, m), o.backend):
+    if refuses(call.name, Facts(call.read, 1, m), o.backend):
         return None
     if given is None and mask is None and isinstance(m, int) and m >= 1:
         return default_targets(n, m, None, o.descending, x.device)
@@ -71,11 +71,11 @@ def request_for(call: Call, at: Targets) -> tuple[Request | None, Tensor | None]
         return None, None
     o = call.options
     facts = _facts(call, request)
-    if left(call.name, facts, o.backend):
+    if refuses(call.name, facts, o.backend):
         return None, None
-    if call.name == "numba" and _has_light(call, request) and left(call.name, facts._replace(light=True), o.backend):
+    if call.name == "numba" and _has_light(call, request) and refuses(call.name, facts._replace(light=True), o.backend):
         return None, None
-    if _has_empty(call, request) and left(call.name, facts._replace(empty=True), o.backend):
+    if _has_empty(call, request) and refuses(call.name, facts._replace(empty=True), o.backend):
         return None, None
     return (request, kept) if able(call.name, request, call.read, o.backend) else (None, None)
 
