@@ -57,7 +57,7 @@ BROKEN: dict[str, str] = {
     "kernels.cpu.thresholds.read": "kernels.cpu.row.double_backward",
     "kernels.gpu.exact.pieces_nodes": "core.modes linear.rules",
     "kernels.gpu.grid.spread": "core.modes",
-    "linear.choose": "kernels.compiled_plan kernels.dispatch kernels.plan",
+    "linear.choose": "kernels.backends kernels.dispatch kernels.plan",
     "paper.cli": "explore.server",
     "schedules": "nn",
 }

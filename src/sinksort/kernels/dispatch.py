@@ -263,11 +263,11 @@ def _of_numba() -> tuple[Row, ...]:
     )  # fmt: skip
 
 
-def of_triton(wide: int = 256) -> tuple[Row, ...]:
-    """``wide``: targets up to which ``gpu/exact`` computes in double precision."""
+def of_triton(most: int = ONE_THREAD, in_double: int = 256) -> tuple[Row, ...]:
+    """``most``: values of rows that fit a thread block; ``in_double``: targets that ``gpu/exact`` has in float64."""
     short, long = "gpu.rows", "gpu.long"
-    in_double = [
-        _row(EXACT, reads, short, **why, all_targets=_to(wide))
+    double = [
+        _row(EXACT, reads, short, **why, all_targets=_to(in_double))
         for reads, why in (
             ("pull", {"eps": _below(3e-4)}),  # gradients of single precision lose digits
             ("pull", {"squashed": False, "equal": False, "square": False}),
@@ -280,15 +280,15 @@ def of_triton(wide: int = 256) -> tuple[Row, ...]:
              n=_from(1 << 31)),
         _row(FEW_TARGETS, _AVERAGES, long, equal=False, targets=_to(2)),
         _row(FEW_TARGETS, _AVERAGES, long, equal=False, targets=_to(FEW), n=_from(16)),
-        _row(GRID, _AVERAGES, long, equal=True, n=_from(ONE_THREAD + 1), targets=_to(128)),
+        _row(GRID, _AVERAGES, long, equal=True, n=_from(most + 1), targets=_to(128)),
         _row(PLAN, _AVERAGES, long, f"long rows take at most {FEW} targets one by one and 128 nodes of a rule, and "
-             "there are {targets}", n=_from(ONE_THREAD + 1)),
+             "there are {targets}", n=_from(most + 1)),
         _row(PLAN, _ALL, short, "these kernels take at most 2048 values and targets, and there are {size}",
              size=_from(ONE_THREAD + 1)),
         _row(EXACT, "logs", short),
-        _row(GRID, "pull", short, equal=True, ruled=True, all_targets=_from(wide + 1), n=_from(wide + 1),
+        _row(GRID, "pull", short, equal=True, ruled=True, all_targets=_from(in_double + 1), n=_from(in_double + 1),
              targets=_to(128)),
-        *in_double,
+        *double,
         _row(REGISTERS, "pull", short, n=_to(128), targets=_to(128)),
         _row(MATRIX, _AVERAGES, short, targets=_to(128)),
         _row(EXACT, _AVERAGES, short),

@@ -212,7 +212,7 @@ class Likes:
         self.kernel.arg_names = ("x_ptr", "y_ptr", "w_ptr", "out_ptr", "scratch_ptr", "eps", "BLOCK")
 
     def __call__(self, x, w):
-        made = triton_launch.again(self.prepared, "like", x, w)
+        made = triton_launch.replayed(self.prepared, "like", x, w)
         if made is not None:
             return made
         out = torch.zeros(3, 64, dtype=torch.float64)
@@ -268,7 +268,7 @@ def test_one_tensor_for_two_that_change_is_not_remembered_as_one(records):
 
 
 def test_a_memory_keeps_nothing_that_changes_and_does_not_grow(records, monkeypatch):
-    monkeypatch.setattr(triton_launch, "_MOST_KNOWN", 3)
+    monkeypatch.setattr(triton_launch, "_MOST_PREPARED", 3)
     like = Likes()
     x, w = torch.zeros(64), torch.zeros(64)
     gone = [weakref.ref(t) for t in (x, w)]

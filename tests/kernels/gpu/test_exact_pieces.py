@@ -19,13 +19,14 @@ pytest.importorskip("triton", reason="Triton is made for Linux only")
 import triton  # after the check that it is there
 import triton.language as tl
 
-from sinksort.kernels import autograd, dispatch, memo
+from sinksort.kernels import autograd, memo
 from sinksort.kernels.gpu import long as kernels
 from sinksort.kernels.gpu.engine import launch
 from sinksort.kernels.gpu.exact import pieces_launch as late
 from sinksort.kernels.gpu.exact.pieces_passes import over_programs
 from sinksort.kernels.gpu.grid import rows as by_grid
 
+from ...devices import limits
 from .test_long import ACCEPTED, DEVICE, gradients_agree, random, rank_request, ranks_and_gradients, truth
 
 N = 257
@@ -37,9 +38,9 @@ def small(monkeypatch):
     """Rows as if they were long; in the interpreter few panels, and many values at once. Nothing is remembered."""
     monkeypatch.setattr(memo, "_remembered", {})
     monkeypatch.setattr(launch, "_records", {})
-    monkeypatch.setattr(by_grid, "_WHOLE", 0)
+    monkeypatch.setattr(by_grid, "_READ_BY_ALL", 0)
     if INTERPRETED:
-        monkeypatch.setattr(late, "_PANELS", {"few": (8, 2), "many": (32, 4)})
+        monkeypatch.setattr(late, "_PANELS", {"small rule": (8, 2), "large rule": (32, 4)})
         monkeypatch.setattr(late, "_TILE", 1 << 17)
 
 
@@ -80,7 +81,7 @@ def test_small_eps():
 
 
 def test_values_far_from_all_targets(monkeypatch):
-    monkeypatch.setattr(late, "_PANELS", {"few": (16, 2)})
+    monkeypatch.setattr(late, "_PANELS", {"small rule": (16, 2)})
     x = random(N, seed=6).cpu()
     x[7], x[9], x[11] = 300.0, math.inf, -math.inf
     all_right(*rank_request(rows(x), squash=None))
@@ -102,7 +103,7 @@ def test_by_way_of_the_operator_nobody_looks_at_errors(monkeypatch):
         raise AssertionError("somebody waits for the device")
 
     monkeypatch.setattr(autograd, "_rejected_rows", looked)
-    monkeypatch.setattr(dispatch, "_SHORT", 0)
+    limits(monkeypatch, most=0)
     x = clusters().half().to(DEVICE).requires_grad_()
     out = sinksort.soft_rank(x, eps=1e-2, descending=True, backend="triton")
     w = random(N, seed=9).half()
@@ -116,7 +117,7 @@ def test_by_way_of_the_operator_nobody_looks_at_errors(monkeypatch):
 
 
 def test_what_needs_more_panels_than_there_are_is_nan(monkeypatch):
-    monkeypatch.setattr(late, "_PANELS", {"few": (4, 2)})
+    monkeypatch.setattr(late, "_PANELS", {"small rule": (4, 2)})
     request, phi = rank_request(rows(clusters(), random(N).cpu()))
     answer = kernels.pull(request, phi)
     assert answer.error[0] > ACCEPTED
@@ -128,8 +129,8 @@ def test_what_needs_more_panels_than_there_are_is_nan(monkeypatch):
 
 
 def test_unsquashed_rows_that_need_more_are_answered_by_the_reference(monkeypatch):
-    monkeypatch.setattr(late, "_PANELS", {"few": (4, 2), "many": (4, 2)})
-    monkeypatch.setattr(dispatch, "_SHORT", 0)
+    monkeypatch.setattr(late, "_PANELS", {"small rule": (4, 2), "large rule": (4, 2)})
+    limits(monkeypatch, most=0)
     ranked_as_the_reference_does(rows(clusters() / 10.0, random(N).cpu()), None)
 
 
@@ -140,7 +141,7 @@ def test_where_triton_is_too_old_for_the_last_launch_the_reference_answers(monke
     monkeypatch.setattr(kernels, "AT_ONCE", False)
     monkeypatch.setattr(late, "forward", never)
     monkeypatch.setattr(late, "backward", never)
-    monkeypatch.setattr(dispatch, "_SHORT", 0)
+    limits(monkeypatch, most=0)
     ranked_as_the_reference_does(rows(clusters(), random(N).cpu()), "sigmoid")
 
 
@@ -155,7 +156,7 @@ def test_without_the_last_launch_such_rows_would_be_wrong(monkeypatch):
 @pytest.mark.skipif(not INTERPRETED, reason="on a GPU all programs wait for each other anyway")
 def test_programs_that_wait_for_each_other(monkeypatch):
     """Three of them, of which the last has a single value."""
-    monkeypatch.setattr(late, "_PANELS", {"few": (8, 2)})
+    monkeypatch.setattr(late, "_PANELS", {"small rule": (8, 2)})
     request, phi = rank_request(rows(clusters()))
     w = random(1, N, seed=9)
     alone = kernels.pull(request, phi)

@@ -14,6 +14,7 @@ from sinksort.kernels.gpu import rows as triton_rows  # after the check that Tri
 from sinksort.kernels.gpu.engine import launch
 from sinksort.kernels.gpu.engine import tables as grid
 from sinksort.kernels.gpu.exact import rows_launch as late
+from tests.devices import limits
 from tests.kernels.gpu.test_rows import DEVICE, pulled, random, rank_request, same, taken_over, true_ranks
 
 N = 257
@@ -104,7 +105,8 @@ def test_half_precision_and_descending_by_way_of_the_operator():
 
 
 def test_without_this_launch_the_last_one_answers(monkeypatch):
-    monkeypatch.setattr(triton_rows, "_WIDE", 32)
+    monkeypatch.setattr(triton_rows, "_MOST_IN_DOUBLE", 32)
+    limits(monkeypatch, in_double=32)
     monkeypatch.setattr(late, "forward", lambda *_: None)
     monkeypatch.setattr(late, "backward", lambda *_: None)
     answer, _w, _gradient = pulled(*rank_request(rows(clusters(n=70), random(70).cpu()), 1e-2, 48))

@@ -13,6 +13,7 @@ from sinksort.kernels.gpu import long, rows  # after the check that Triton is th
 from sinksort.kernels.gpu.engine import launch
 from sinksort.kernels.gpu.exact import rows_launch as late
 from sinksort.kernels.gpu.grid import rows as by_grid
+from tests.devices import limits
 from tests.kernels.gpu.test_rows import DEVICE, pulled, random, rank_request, same, taken_over, true_ranks
 
 
@@ -51,8 +52,9 @@ def test_weights_and_infinite_values_without_a_squash():
 
 def test_a_row_that_grid_and_panels_cannot_answer_is_taken_over(monkeypatch):
     """Three groups far apart beside an ordinary row, and the gradients of both. Short, for the interpreter."""
-    monkeypatch.setattr(rows, "_WIDE", 32)
-    monkeypatch.setattr(late, "_PANELS", {"few": (4, 4, 2)})
+    monkeypatch.setattr(rows, "_MOST_IN_DOUBLE", 32)
+    limits(monkeypatch, in_double=32)
+    monkeypatch.setattr(late, "_PANELS", {"small rule": (4, 4, 2)})
     x = torch.stack([random(70), torch.arange(70) % 3 * 10.0 + 0.1 * random(70, seed=2)]).to(DEVICE)
     assert right(*rank_request(x, 1e-2, 48)) == [False, True]
 

@@ -85,7 +85,7 @@ class TestRanks:
     @pytest.fixture(autouse=True)
     def as_if_rows_were_long(self, monkeypatch):
         """Of short rows several launches are one; ``test_grid`` is about these."""
-        monkeypatch.setattr(by_grid, "_WHOLE", 0)
+        monkeypatch.setattr(by_grid, "_READ_BY_ALL", 0)
 
     @pytest.mark.parametrize(("squash", "kinds"), [("sigmoid", ORDINARY), ("arctan", ("normal", "exponential"))])
     def test_ordinary_rows(self, squash, kinds):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import sinksort
-from sinksort.kernels import reference
+from sinksort.kernels import dispatch, reference
 from sinksort.kernels.contract import Request
 from sinksort.kernels.requests.targets import membership_targets, nodes_in_place_of
 
@@ -59,7 +59,7 @@ def test_ranks_by_rule_or_one_by_one(n, eps, kinds):
     answer, w, gradient = pulled(request, phi)
     same(answer.out, gradient, *true_ranks(request), w, n, kinds, out=2e-6, grad=2e-4)
     assert (answer.error <= IN_DOUBT).all()
-    assert all(taken == triton_rows.at_last(request) for taken in taken_over(answer))
+    assert all(taken == triton_rows.all_in_double(request) for taken in taken_over(answer))
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_logits_as_they_are_need_more_nodes(n, eps, deviation, ahead):
     x[:, 7] = x.amax(-1) + ahead
     request, phi = rank_request(x.to(DEVICE), eps, nodes_in_place_of(n, eps, "triton", None), squash=None)
     answer, w, gradient = pulled(request, phi)
-    assert all(taken == triton_rows.at_last(request) for taken in taken_over(answer))
+    assert all(taken == triton_rows.all_in_double(request) for taken in taken_over(answer))
     same(answer.out, gradient, *true_ranks(request), w, n, out=2e-6, grad=2e-4)
 
 
@@ -106,7 +106,7 @@ def test_gradients_hang_on_what_little_is_soft():
     x = random(128, 10, seed=128010)[[3, 21, 72, 85]].to(DEVICE)
     request, phi = rank_request(x, 1e-3)
     answer, w, gradient = pulled(request, phi)
-    assert all(taken == triton_rows.at_last(request) for taken in taken_over(answer))
+    assert all(taken == triton_rows.all_in_double(request) for taken in taken_over(answer))
     same(answer.out, gradient, *true_ranks(request), w, 10, grad=5e-5)
 
 
@@ -150,7 +150,7 @@ def test_gradients_of_which_nearly_all_cancels(n, eps, squash, weighted):
     for w in (2 * answer.out, answer.out.square() / n, (answer.out - n / 2).abs()):
         gradient = triton_rows.pull_backward(request, phi, answer.state, w)
         same(answer.out, gradient, *true_ranks(request), w, n, list(kinds), out=2e-6, grad=8e-4)
-    assert all(taken == triton_rows.at_last(request) for taken in taken_over(answer))
+    assert all(taken == triton_rows.all_in_double(request) for taken in taken_over(answer))
 
 
 def soft_at_most(wide, eps):
@@ -169,7 +169,7 @@ def test_nearly_hard_plans_of_few_values_are_held(n, eps):
     softness = soft_at_most(wide.detach(), eps)
     assert softness.min() < 1e-5
     assert softness.median() < 5e-3
-    assert all(taken == triton_rows.at_last(request) for taken in taken_over(answer))
+    assert all(taken == triton_rows.all_in_double(request) for taken in taken_over(answer))
     (truth,) = torch.autograd.grad(true, wide, w.double(), retain_graph=True)
     resolved = truth.abs().amax(-1) > 1e-9  # the reference itself hangs on the last digits of double precision then
     assert resolved.sum() >= 4
@@ -185,7 +185,7 @@ def test_weak_links_do_not_keep_rows_waiting(monkeypatch):
     monkeypatch.setattr(triton_held, "_STEPS", type(triton_held._STEPS)(10))
     request, phi = rank_request(x, 1e-3)
     answer, w, gradient = pulled(request, phi)
-    assert all(taken == triton_rows.at_last(request) for taken in taken_over(answer))
+    assert all(taken == triton_rows.all_in_double(request) for taken in taken_over(answer))
     same(answer.out, gradient, *true_ranks(request), w, 10, out=1e-6, grad=5e-4)
 
 
@@ -196,7 +196,7 @@ def test_a_preconditioner_that_is_made_again_on_the_way(monkeypatch):
     monkeypatch.setattr(secant, "_TRUSTED", type(triton_held._STEPS)(5))
     request, phi = rank_request(random(2, 33), 1e-3)
     answer, w, gradient = pulled(request, phi)
-    assert all(taken == triton_rows.at_last(request) for taken in taken_over(answer))
+    assert all(taken == triton_rows.all_in_double(request) for taken in taken_over(answer))
     same(answer.out, gradient, *true_ranks(request), w, 33, out=1e-6, grad=5e-4)
 
 
@@ -236,7 +236,7 @@ def test_nothing_depends_on_what_memory_held_before(n, nodes):
         answer, w, gradient = pulled(request, phi)
     finally:
         torch.use_deterministic_algorithms(False)
-    assert all(taken == triton_rows.at_last(request) for taken in taken_over(answer))
+    assert all(taken == triton_rows.all_in_double(request) for taken in taken_over(answer))
     same(answer.out, gradient, *true_ranks(request), w, n)
 
 
@@ -293,11 +293,9 @@ def test_two_targets(n, k, eps):
     same(answer.out, gradient, *true_pulls(request, at.phi), w, 1.0)
 
 
-def test_push_and_longer_rows_are_not_held():
-    for given, read in ((triton_rows._PULL, True), (triton_rows._PUSH, False)):
+def test_sorts_and_longer_rows_have_other_kernels():
+    for read, held in (("pull", True), ("push", False)):
         for n, short in ((128, True), (129, False)):
             request, phi = rank_request(torch.zeros(1, n), nodes=32)
-            sizes = triton_rows._Sizes.of(
-                (request.x, request.x, request.y, request.b, phi), (1, False, False, False, given, request.m)
-            )
-            assert sizes.held == (read and short)
+            answer = dispatch.kernels_for("triton", request, read, phi).answer
+            assert (answer == dispatch.REGISTERS) == (held and short)

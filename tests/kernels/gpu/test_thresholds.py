@@ -22,7 +22,7 @@ from .test_long import DEVICE, gradients_agree, mask_request, quantile_request, 
 def lengths(request, monkeypatch):
     """Rows that stay in registers, and rows of which some values are read at a time."""
     if request.param == "in tiles":
-        monkeypatch.setattr(kernels, "_HELD", 0)
+        monkeypatch.setattr(kernels, "_MOST_IN_REGISTERS", 0)
         monkeypatch.setattr(kernels, "_TILE", 128)
 
 

@@ -60,12 +60,12 @@ def test_who_shares():
     """All programs there are, of parts that begin where memory is read in one piece; huge rows go another way."""
     x = torch.empty(1, 1, device=DEVICE)
     programs = late.programs_of(DEVICE)
-    G, each = kernels._shared(x.expand(1, 10**6))
+    G, each = kernels._cut_among_programs(x.expand(1, 10**6))
     assert 1 <= G <= programs
     assert each % 64 == 0
     assert (G - 1) * each < 10**6 <= G * each
-    assert kernels._shared(x.expand(2 * programs, 40_000))[0] == 1
-    assert kernels._shared(x.expand(1, 1 << 30)) is None
+    assert kernels._cut_among_programs(x.expand(2 * programs, 40_000))[0] == 1
+    assert kernels._cut_among_programs(x.expand(1, 1 << 30)) is None
 
 
 @pytest.mark.parametrize(("q", "eps", "kind"), [(0.5, 1e-3, "clusters_2"), (0.97, 1e-1, "constant")])

@@ -1,11 +1,11 @@
 """Long rows in Triton: a handful of launches, whatever the length; see ``contract`` for what is computed.
 
 Many targets (the nodes of a rule) go by way of a grid, ``grid.rows``; up to four targets one by one,
-``thresholds.passes``. Nothing here looks at a value, so a CUDA graph can record it.
+``thresholds``. Nothing here looks at a value, so a CUDA graph can record it.
 
-Rows onto few targets go three ways. Up to ``_WHOLE`` values one program has a row. Longer ones are shared by programs
-that wait for each other, in one launch. Where these cannot be launched, or there are so many values that neither their
-places nor single precision would do, a row is cut into chunks, and every pass over it is a launch.
+Rows onto few targets go three ways. Up to ``_ONE_PROGRAM`` values one program has a row. Longer ones are shared by
+programs that wait for each other, in one launch. Where these cannot be launched, or there are so many values that
+neither their places nor single precision would do, a row is cut into chunks, and every pass over it is a launch.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from torch import Tensor
 
 from ..contract import Answer, Request
 from .engine.given import Given, row_stride, sizes_of, strided
-from .engine.launch import AT_ONCE, Recorder, again, launches
+from .engine.launch import AT_ONCE, Recorder, launches, replayed
 from .engine.maths import CODES, moments
-from .exact import pieces_launch as late
+from .exact import pieces_launch as exact_pieces
 from .grid import rows as by_grid
 from .grid.rows import cut
-from .thresholds import backward as few_back
-from .thresholds import chunks, exchange
-from .thresholds import passes as few
+from .thresholds import backward as thresholds_backward
+from .thresholds import chunks, exchange, passes
 from .thresholds.several import several
 from .thresholds.start import ROUNDS, THRESHOLDS
 from .thresholds.two import two
 
 _MOMENTS_BLOCK, _COUNT_BLOCK = 2048, 256
-_WHOLE = 32768  #: longest rows that one program works on, if targets are few
-_HELD, _TILE = 2048, 2048  #: longest rows of these that stay in registers, and values of the others at a time
+_ONE_PROGRAM = 32768  #: longest rows that one program works on, if targets are few
+#: Longest rows of these that stay in registers, and how many values of longer ones are worked on at a time.
+_MOST_IN_REGISTERS, _TILE = 2048, 2048
 _SHARED_TILE, _SHARED_WARPS = 2048, 16  #: of those that several programs share
 #: Most values of all such rows, since their places are written down, and of one program, since it adds up singles.
-_MOST_SHARED, _MOST_EACH = 1 << 24, 1 << 20
-_FEW_PROGRAMS = 132  #: chunks of all rows, if targets are few: every program adds up what all of a row left
-_FEW_BLOCK = 1024
+_MOST_SHARED, _MOST_OF_ONE_PROGRAM = 1 << 24, 1 << 20
+_CHUNKS = 132  #: chunks of all rows, if targets are few: every program adds up what all of a row left
+_CHUNK_BLOCK = 1024
 #: Least eps at which gradients of averages are computed in single precision, if values are squashed.
 _LEAST_EPS_OF_SINGLES = 2e-3
 _PASSES = 9  #: over a row that is cut into chunks; five are ordinary
@@ -61,33 +61,37 @@ def rejects_by_nan(request: Request) -> bool:
     as far apart as they like, and need as many panels as they like: somebody has to look whether there were enough.
     """
     if request.m is None:
-        return request.x.shape[-1] <= _WHOLE or _shared(request.x) is not None
+        return request.x.shape[-1] <= _ONE_PROGRAM or _cut_among_programs(request.x) is not None
     return request.squash is not None and AT_ONCE
 
 
 def state_layout(request: Request) -> tuple[int, torch.dtype]:
     if request.m is None:
-        return few.STATE.value, torch.float64
-    return (sizes_of(request.y).state + late.state_behind(request.y)) // 2, torch.float64
+        return passes.STATE.value, torch.float64
+    return (sizes_of(request.y).state + exact_pieces.state_behind(request.y)) // 2, torch.float64
 
 
 def pull(request: Request, phi: Tensor) -> Answer:
-    return _few(request, phi) if request.m is None else _pull_by_grid(request, phi)
+    return _by_thresholds(request, phi) if request.m is None else _pull_by_grid(request, phi)
 
 
 def pull_backward(request: Request, phi: Tensor, state: Tensor, w: Tensor) -> Tensor:
-    return _few_backward(request, phi, state, w) if request.m is None else _pull_back_by_grid(request, phi, state, w)
+    return (
+        _by_thresholds_backward(request, phi, state, w)
+        if request.m is None
+        else _pull_back_by_grid(request, phi, state, w)
+    )
 
 
 def push(request: Request) -> Answer:
-    return _few(request, None)
+    return _by_thresholds(request, None)
 
 
 def push_backward(request: Request, state: Tensor, c: Tensor) -> Tensor:
-    return _few_backward(request, c, state, None)
+    return _by_thresholds_backward(request, c, state, None)
 
 
-def _what(request: Request, *others: bool) -> tuple[int | bool, ...]:
+def _launch_key(request: Request, *others: bool) -> tuple[int | bool, ...]:
     """All that launches depend on and that is not the layout of a tensor."""
     return CODES[request.squash], request.a is not None, isinstance(request.eps, Tensor), *others
 
@@ -98,7 +102,7 @@ def _targets(request: Request) -> int:
 
 
 def _pull_by_grid(request: Request, phi: Tensor) -> Answer:
-    made = again(request.prepared, "grid", request.x)
+    made = replayed(request.prepared, "grid", request.x)
     if made is not None:
         return Answer(*made)
     x = request.x
@@ -112,17 +116,23 @@ def _pull_by_grid(request: Request, phi: Tensor) -> Answer:
     def make(launch: Recorder) -> None:
         by_grid.forward(launch, given, last, out, error)
         if AT_ONCE:
-            late.forward(launch, given, _targets(request), out, error)
+            exact_pieces.forward(launch, given, _targets(request), out, error)
 
     tensors = x, given.a, request.y, request.b, phi, last, given.eps_rows
     launches(
-        ("grid", request.m, *_what(request)), tensors, (out, state, error), given.eps, make, request.prepared, (x,)
+        ("grid", request.m, *_launch_key(request)),
+        tensors,
+        (out, state, error),
+        given.eps,
+        make,
+        request.prepared,
+        (x,),
     )
     return Answer(out, state, error)
 
 
 def _pull_back_by_grid(request: Request, phi: Tensor, state: Tensor, w: Tensor) -> Tensor:
-    made = again(request.prepared, "grid back", request.x, state, w)
+    made = replayed(request.prepared, "grid back", request.x, state, w)
     if made is not None:
         return made[0]
     x = request.x
@@ -132,17 +142,23 @@ def _pull_back_by_grid(request: Request, phi: Tensor, state: Tensor, w: Tensor) 
     def make(launch: Recorder) -> None:
         counters = by_grid.backward(launch, given, w, out)
         if AT_ONCE:
-            late.backward(launch, given, _targets(request), w, counters, out)
+            exact_pieces.backward(launch, given, _targets(request), w, counters, out)
 
     tensors = x, given.a, request.y, request.b, phi, given.eps_rows, state, w
     launches(
-        ("grid back", request.m, *_what(request)), tensors, (out,), given.eps, make, request.prepared, (x, state, w)
+        ("grid back", request.m, *_launch_key(request)),
+        tensors,
+        (out,),
+        given.eps,
+        make,
+        request.prepared,
+        (x, state, w),
     )
     return out
 
 
 def _given_to_grid(request: Request, phi: Tensor, state: Tensor) -> Given:
-    code, weighted, by_row = _what(request)
+    code, weighted, by_row = _launch_key(request)
     eps, eps_rows, _ = _of_eps(request)
     a = request.x if request.a is None else request.a
     size = 2 * state.shape[1]
@@ -151,39 +167,39 @@ def _given_to_grid(request: Request, phi: Tensor, state: Tensor) -> Given:
     )
 
 
-def _held(n: int) -> tuple[int, int]:
+def _tile_of(n: int) -> tuple[int, int]:
     """Values of a row that are worked on at once, all of them if they fit into registers, and warps that do so."""
-    if n > _HELD:
+    if n > _MOST_IN_REGISTERS:
         return _TILE, 8
     block = max(triton.next_power_of_2(n), 32)
     return block, 8 if block > 1024 else min(max(block // 128, 1), 4)
 
 
-def _shared(x: Tensor) -> tuple[int, int] | None:
+def _cut_among_programs(x: Tensor) -> tuple[int, int] | None:
     """How many programs share a long row, and how many values each of them has; None if they cannot.
 
     All programs of all rows run at once. Parts begin where memory is read in one piece.
     """
     R, n = x.shape
-    each = -(-n // max(late.programs_of(x.device) // max(R, 1), 1))
+    each = -(-n // max(exact_pieces.programs_of(x.device) // max(R, 1), 1))
     each = -(-each // 64) * 64
-    return (-(-n // each), each) if AT_ONCE and R * n <= _MOST_SHARED and each <= _MOST_EACH else None
+    return (-(-n // each), each) if AT_ONCE and R * n <= _MOST_SHARED and each <= _MOST_OF_ONE_PROGRAM else None
 
 
 def _room(x: Tensor) -> int:
     """For as many programs as may share a row: one kernel for any number of rows."""
-    return triton.next_power_of_2(late.programs_of(x.device))
+    return triton.next_power_of_2(exact_pieces.programs_of(x.device))
 
 
-def _few(request: Request, phi: Tensor | None) -> Answer:
+def _by_thresholds(request: Request, phi: Tensor | None) -> Answer:
     """Onto two to four targets: averages of phi over them, or of x in each of them."""
-    made = again(request.prepared, "few", request.x)
+    made = replayed(request.prepared, "thresholds", request.x)
     if made is not None:
         return Answer(*made)
     x, n, R, K = request.x, request.x.shape[1], len(request.x), request.y.shape[-1]
     push_, a, levels = phi is None, x if request.a is None else request.a, request.y if phi is None else phi
     eps, eps_rows, _ = _of_eps(request)
-    state = x.new_empty(R, few.STATE.value, dtype=torch.float64)
+    state = x.new_empty(R, passes.STATE.value, dtype=torch.float64)
     error = x.new_empty(R, dtype=torch.float32)
     if push_:
         out = x.new_empty(R, K, dtype=torch.float32)
@@ -194,10 +210,10 @@ def _few(request: Request, phi: Tensor | None) -> Answer:
         of_x, of_a = strided(x), strided(a)
         of_targets = request.y, row_stride(request.y), request.b, row_stride(request.b)
         of_phi, of_eps = (levels, row_stride(levels)), (eps, eps_rows)
-        (code, weighted, by_row), KP = _what(request), 2 if K <= 2 else 4
-        shared = (1, n) if n <= _WHOLE else _shared(x)
+        (code, weighted, by_row), KP = _launch_key(request), 2 if K <= 2 else 4
+        shared = (1, n) if n <= _ONE_PROGRAM else _cut_among_programs(x)
         if shared is not None:
-            (G, each), (block, warps) = shared, _held(n) if n <= _WHOLE else (_SHARED_TILE, _SHARED_WARPS)
+            (G, each), (block, warps) = shared, _tile_of(n) if n <= _ONE_PROGRAM else (_SHARED_TILE, _SHARED_WARPS)
             places = state if n <= block else launch.empty(R * n, dtype=torch.float64)
             lines, counters = state, state
             if G > 1:
@@ -207,10 +223,10 @@ def _few(request: Request, phi: Tensor | None) -> Answer:
                 two if K <= 2 else several, R * G,
                 *of_x, *of_a, *of_targets, *of_phi, *of_eps, out, state, error, places, lines, counters, n, each,
                 triton.cdiv(each, block), G, K=K, SQUASH=code, WEIGHTED=weighted, EPS_ROWS=by_row, PUSH=push_,
-                HELD=n <= block, BLOCK=block, PP=_room(x) if G > 1 else 1, num_warps=warps,
+                REGISTERS=n <= block, BLOCK=block, PP=_room(x) if G > 1 else 1, num_warps=warps,
             )  # fmt: skip
             return
-        G, tiles = cut(R, n, _MOMENTS_BLOCK, _FEW_PROGRAMS)
+        G, tiles = cut(R, n, _MOMENTS_BLOCK, _CHUNKS)
         GP = triton.next_power_of_2(G)
         stats = launch.empty(R * G * 8, dtype=torch.float64)
         launch(
@@ -238,26 +254,28 @@ def _few(request: Request, phi: Tensor | None) -> Answer:
             launch(
                 chunks.step, R * G,
                 *of_x, *of_a, stats, *of_targets, *of_eps, carry[i], carry[i + 1], sums[1 - i % 2], sums[i % 2],
-                n, tiles * (_MOMENTS_BLOCK // _FEW_BLOCK), G, 16 * (i == 0), K=K, KP=KP, GP=GP, SQUASH=code,
-                WEIGHTED=weighted, EPS_ROWS=by_row, PUSH=push_, BLOCK=_FEW_BLOCK, num_warps=8,
+                n, tiles * (_MOMENTS_BLOCK // _CHUNK_BLOCK), G, 16 * (i == 0), K=K, KP=KP, GP=GP, SQUASH=code,
+                WEIGHTED=weighted, EPS_ROWS=by_row, PUSH=push_, BLOCK=_CHUNK_BLOCK, num_warps=8,
             )  # fmt: skip
         launch(
             chunks.end, R if push_ else R * G,
             *of_x, stats, *of_targets, *of_phi, *of_eps, carry[_PASSES], sums[(_PASSES - 1) % 2], out, state, error,
-            n, tiles * (_MOMENTS_BLOCK // _FEW_BLOCK), G,
-            K=K, KP=KP, GP=GP, SQUASH=code, EPS_ROWS=by_row, PUSH=push_, BLOCK=_FEW_BLOCK, num_warps=8,
+            n, tiles * (_MOMENTS_BLOCK // _CHUNK_BLOCK), G,
+            K=K, KP=KP, GP=GP, SQUASH=code, EPS_ROWS=by_row, PUSH=push_, BLOCK=_CHUNK_BLOCK, num_warps=8,
         )  # fmt: skip
 
     given = x, a, request.y, request.b, levels, eps_rows
-    launches(("few", *_what(request, push_)), given, (out, state, error), eps, make, request.prepared, (x,))
+    launches(
+        ("thresholds", *_launch_key(request, push_)), given, (out, state, error), eps, make, request.prepared, (x,)
+    )
     return Answer(out, state, error)
 
 
-def _few_backward(request: Request, phi: Tensor, state: Tensor, w: Tensor | None) -> Tensor:
+def _by_thresholds_backward(request: Request, phi: Tensor, state: Tensor, w: Tensor | None) -> Tensor:
     """The cotangent of x: from w (R, n), or for push from ``phi``, the cotangent (R, K) of the averages."""
     phi = phi.contiguous()
     changing = request.x, state, phi if w is None else w
-    made = again(request.prepared, "few back", *changing)
+    made = replayed(request.prepared, "thresholds back", *changing)
     if made is not None:
         return made[0]
     x, n, R, K = request.x, request.x.shape[1], len(request.x), request.y.shape[-1]
@@ -274,39 +292,41 @@ def _few_backward(request: Request, phi: Tensor, state: Tensor, w: Tensor | None
             row_stride(request.b),
             phi, row_stride(phi), eps, eps_rows, state,
         )  # fmt: skip
-        (code, weighted, by_row), KP = _what(request), 2 if K <= 2 else 4
-        if n <= _WHOLE:
+        (code, weighted, by_row), KP = _launch_key(request), 2 if K <= 2 else 4
+        if n <= _ONE_PROGRAM:
             launch(
-                few_back.whole_back, R,
-                *arguments, out, n, triton.cdiv(n, _FEW_BLOCK),
+                thresholds_backward.one_program_backward, R,
+                *arguments, out, n, triton.cdiv(n, _CHUNK_BLOCK),
                 K=K, KP=KP, SQUASH=code, WEIGHTED=weighted, EPS_ROWS=by_row, PUSH=push_, DOUBLE=double,
-                BLOCK=_FEW_BLOCK, num_warps=8,
+                BLOCK=_CHUNK_BLOCK, num_warps=8,
             )  # fmt: skip
             return
-        most = late.programs_of(x.device)
-        G, tiles = cut(R, n, _FEW_BLOCK, min(most, _FEW_PROGRAMS) if AT_ONCE and most > 1 else _FEW_PROGRAMS)
-        sums = launch.empty(R * G * few_back.BACK.value, dtype=torch.float64)
+        most = exact_pieces.programs_of(x.device)
+        G, tiles = cut(R, n, _CHUNK_BLOCK, min(most, _CHUNKS) if AT_ONCE and most > 1 else _CHUNKS)
+        sums = launch.empty(R * G * thresholds_backward.BACK.value, dtype=torch.float64)
         if AT_ONCE and 1 < R * G <= most:
             launch.at_once(
-                few_back.chunks_back, R * G,
+                thresholds_backward.chunks_back, R * G,
                 *arguments, sums, launch.counters(R * exchange.COUNTERS.value), out, n, tiles, G, K=K, KP=KP,
                 GP=_room(x), SQUASH=code, WEIGHTED=weighted, EPS_ROWS=by_row, PUSH=push_,
-                DOUBLE=double, BLOCK=_FEW_BLOCK, num_warps=_SHARED_WARPS,
+                DOUBLE=double, BLOCK=_CHUNK_BLOCK, num_warps=_SHARED_WARPS,
             )  # fmt: skip
             return
         launch(
-            few_back.chunk_sums, R * G,
+            thresholds_backward.chunk_sums, R * G,
             *arguments, sums, n, tiles, G,
             K=K, KP=KP, SQUASH=code, WEIGHTED=weighted, EPS_ROWS=by_row, PUSH=push_, DOUBLE=double,
-            BLOCK=_FEW_BLOCK, num_warps=8,
+            BLOCK=_CHUNK_BLOCK, num_warps=8,
         )  # fmt: skip
         launch(
-            few_back.chunk_write, R * G,
+            thresholds_backward.chunk_write, R * G,
             *arguments, sums, out, n, tiles, G, K=K, KP=KP, GP=triton.next_power_of_2(G),
             SQUASH=code, WEIGHTED=weighted, EPS_ROWS=by_row, PUSH=push_, DOUBLE=double,
-            BLOCK=_FEW_BLOCK, num_warps=8,
+            BLOCK=_CHUNK_BLOCK, num_warps=8,
         )  # fmt: skip
 
     given = x, a, request.y, request.b, phi, eps_rows, state, pulls
-    launches(("few back", *_what(request, push_, double)), given, (out,), eps, make, request.prepared, changing)
+    launches(
+        ("thresholds back", *_launch_key(request, push_, double)), given, (out,), eps, make, request.prepared, changing
+    )
     return out

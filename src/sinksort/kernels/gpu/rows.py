@@ -20,19 +20,19 @@ from torch import Tensor
 from ..contract import Answer, Request
 from ..dispatch import EXACT, GRID, MATRIX, REGISTERS, kernels_for
 from .engine.given import Given, sizes_of
-from .engine.launch import Recorder, again, launches
+from .engine.launch import Recorder, launches, replayed
 from .engine.parts import SQUASHES
 from .engine.state import doubles_for
 from .exact import all_targets, matrix
-from .exact import rows_launch as late
+from .exact import rows_launch as exact_rows
 from .grid import rows as by_grid
 from .registers import rows
 
 _What: TypeAlias = tuple[int, bool, bool, str, int, int | None]
 _PULL, _PUSH, _LOGS = all_targets.PULL.value, all_targets.PUSH.value, all_targets.LOGS.value
 _READS = {_PULL: "pull", _PUSH: "push", _LOGS: "logs"}
-_FEW_VALUES = 32  #: values and targets of a plan that may hang on frail links
-_WIDE = 256  #: targets up to which the last launch computes in double precision; a grid is for more
+_MOST_OF_WEAK_LINKS = 32  #: values and targets of a plan that may hang on frail links
+_MOST_IN_DOUBLE = 256  #: targets up to which the last launch computes in double precision; a grid is for more
 _EXACT = 256  #: rows up to this length start from their exact staircase
 _SURE = 1e-3  #: eps from which every row is solved
 _BEFORE_GRID = 8  #: columns of the state before what the grid leaves
@@ -108,7 +108,7 @@ def logs_layout(request: Request) -> tuple[int, torch.dtype]:
 
 def logs(request: Request) -> Answer:
     """In one launch, in double precision."""
-    made = again(request.prepared, "logs", request.x)
+    made = replayed(request.prepared, "logs", request.x)
     if made is not None:
         return Answer(*made)
     given, eps, eps_rows = _given(request, None)
@@ -116,7 +116,7 @@ def logs(request: Request) -> Answer:
     columns, dtype = state_layout(request)
     out = request.x.new_empty(R, n, K, dtype=torch.float32)
     state, error = request.x.new_empty(R, columns, dtype=dtype), request.x.new_empty(R, dtype=torch.float32)
-    what = _what(request, _LOGS)
+    what = _launch_key(request, _LOGS)
 
     def make(launch: Recorder) -> None:
         sizes = _Sizes.of(given, what)
@@ -124,7 +124,7 @@ def logs(request: Request) -> Answer:
         launch(
             all_targets.forward, R, *given, eps_rows, out, state, error, eps,
             n, K, K, columns, 0, *sizes.strides, **sizes.constants, READ=_LOGS,
-            GRID=False, ALWAYS=True, WIDE=True, TA=0, BLOCK_N=_power(n), BN=at_once, BK=_power(K), num_warps=warps,
+            GRID=False, ALWAYS=True, F64=True, TA=0, BLOCK_N=_power(n), BN=at_once, BK=_power(K), num_warps=warps,
         )  # fmt: skip
 
     launches(("logs", *what), (*given, eps_rows), (out, state, error), eps, make, request.prepared, (request.x,))
@@ -133,13 +133,13 @@ def logs(request: Request) -> Answer:
 
 def logs_backward(request: Request, state: Tensor, C: Tensor) -> Tensor:
     C = C.contiguous()
-    made = again(request.prepared, "logs backward", request.x, state, C)
+    made = replayed(request.prepared, "logs backward", request.x, state, C)
     if made is not None:
         return made[0]
     given, eps, eps_rows = _given(request, None)
     (R, n), K = request.x.shape, request.y.shape[-1]
     grad = request.x.new_empty(request.x.shape)
-    what = _what(request, _LOGS)
+    what = _launch_key(request, _LOGS)
 
     def make(launch: Recorder) -> None:
         sizes = _Sizes.of(given, what)
@@ -148,7 +148,7 @@ def logs_backward(request: Request, state: Tensor, C: Tensor) -> Tensor:
         launch(
             all_targets.backward, R, *given, C, eps_rows, state, partial, partial, grad, eps,
             n, K, K, state.shape[1], 0, *sizes.strides, _row_stride(C), 1, **sizes.constants, READ=_LOGS,
-            GRID=False, WIDE=True, TA=0, BLOCK_N=_power(n), BN=at_once, BK=_power(K), num_warps=warps,
+            GRID=False, F64=True, TA=0, BLOCK_N=_power(n), BN=at_once, BK=_power(K), num_warps=warps,
         )  # fmt: skip
 
     all_given = (*given, C, eps_rows, state)
@@ -164,7 +164,7 @@ def _given(request: Request, phi: Tensor | None) -> tuple[tuple[Tensor, ...], fl
     return (request.x, request.x if request.a is None else request.a, y, request.b.contiguous(), levels), eps, eps_rows
 
 
-def _what(request: Request, read: int) -> _What:
+def _launch_key(request: Request, read: int) -> _What:
     """All that launches depend on and that is not the layout of a tensor.
 
     SQUASH, WEIGHTED, EPS_ROWS, the answer of the table, READ and m.
@@ -179,7 +179,7 @@ def _what(request: Request, read: int) -> _What:
     )
 
 
-def at_last(request: Request, read: int = _PULL) -> bool:
+def all_in_double(request: Request, read: int = _PULL) -> bool:
     """Whether all rows are for the last launch, which computes in double precision (up to 256 targets).
 
     Weights, uneven targets (whose weights are double) and a small eps cost plans in single precision their gradients.
@@ -189,7 +189,7 @@ def at_last(request: Request, read: int = _PULL) -> bool:
 
 
 class _Sizes(NamedTuple):
-    """What both launches need to know, from the tensors and from ``_what``."""
+    """What both launches need to know, from the tensors and from ``_launch_key``."""
 
     n: int
     K: int
@@ -212,7 +212,7 @@ class _Sizes(NamedTuple):
             _row_stride(x), x.stride(1), _row_stride(a), a.stride(1), _row_stride(y), _row_stride(b), _row_stride(phi),
         )  # fmt: skip
         constants = dict(zip(("SQUASH", "WEIGHTED", "EPS_ROWS"), kind, strict=True))
-        wide = targets <= _WIDE
+        wide = targets <= _MOST_IN_DOUBLE
         return cls(x.shape[1], K, strides, constants, read == _PULL, rule, targets, wide, answer)
 
     @property
@@ -224,8 +224,8 @@ class _Sizes(NamedTuple):
         lanes = 16 if block_k > 64 else 8
         values = 32 // lanes * warps
         across = max(1, block_n // values)
-        few = max(block_n, block_k) <= _FEW_VALUES
-        return {"FEW": few, "KA": block_k // lanes, "V": across, "X": values, "KB": lanes, "num_warps": warps}
+        few = max(block_n, block_k) <= _MOST_OF_WEAK_LINKS
+        return {"WEAK": few, "KA": block_k // lanes, "V": across, "X": values, "KB": lanes, "num_warps": warps}
 
     @property
     def first(self) -> tuple[int, int]:
@@ -268,7 +268,7 @@ def _singles(result: Tensor, launch: Recorder) -> Tensor:
 
 
 def _forward(request: Request, phi: Tensor | None) -> Answer:
-    made = again(request.prepared, "forward", request.x)
+    made = replayed(request.prepared, "forward", request.x)
     if made is not None:
         return Answer(*made)
     given, eps, eps_rows = _given(request, phi)
@@ -279,7 +279,7 @@ def _forward(request: Request, phi: Tensor | None) -> Answer:
     state = x.new_empty(R, columns, dtype=dtype)
     error = x.new_empty(R, dtype=torch.float32)
     read = _PUSH if phi is None else _PULL
-    what = _what(request, read)
+    what = _launch_key(request, read)
     on_grid = read == _PULL and _on_grid(request)
 
     def make(launch: Recorder) -> None:
@@ -288,12 +288,12 @@ def _forward(request: Request, phi: Tensor | None) -> Answer:
         if on_grid:
             to_grid = _given_to_grid(given, eps, eps_rows, what, state)
             by_grid.forward(launch, to_grid, last, out, error)
-            late.forward(launch, to_grid, sizes.targets, out, error)
+            exact_rows.forward(launch, to_grid, sizes.targets, out, error)
         elif sizes.answer in (REGISTERS, MATRIX):
             singles = _singles(out, launch) if sizes.pull else launch.empty(R, n, dtype=torch.float32)
             results = (singles, out, state, error)
             numbers = (eps, n, K, columns, *sizes.strides, _row_stride(last))
-            constants = sizes.constants | {"RULE": sizes.rule and request.last is not None, "MENDED": sizes.wide}
+            constants = sizes.constants | {"RULE": sizes.rule and request.last is not None, "RETRIED": sizes.wide}
             if sizes.answer == REGISTERS:
                 launch(rows.forward, R, *given, last, eps_rows, *results, *numbers, **constants, **sizes.tiles)
             else:
@@ -309,7 +309,7 @@ def _forward(request: Request, phi: Tensor | None) -> Answer:
             all_targets.forward, R, *given, eps_rows, out, state, error, eps,
             n, K, sizes.targets, columns, _before_tables(given[2]) if on_grid else 0, *sizes.strides,
             **sizes.constants, READ=read, GRID=sizes.rule,
-            ALWAYS=sizes.answer == EXACT, WIDE=sizes.wide, TA=0 if sizes.wide else 1,
+            ALWAYS=sizes.answer == EXACT, F64=sizes.wide, TA=0 if sizes.wide else 1,
             BLOCK_N=_power(n), BN=at_once, BK=_power(sizes.targets), num_warps=warps,
         )  # fmt: skip
 
@@ -321,14 +321,14 @@ def _forward(request: Request, phi: Tensor | None) -> Answer:
 
 
 def _backward(request: Request, phi: Tensor | None, state: Tensor, w: Tensor) -> Tensor:
-    made = again(request.prepared, "backward", request.x, state, w)
+    made = replayed(request.prepared, "backward", request.x, state, w)
     if made is not None:
         return made[0]
     given, eps, eps_rows = _given(request, phi)
     x, R = request.x, request.x.shape[0]
     grad = x.new_empty(x.shape)
     read = _PUSH if phi is None else _PULL
-    what = _what(request, read)
+    what = _launch_key(request, read)
     on_grid = read == _PULL and _on_grid(request)
 
     def make(launch: Recorder) -> None:
@@ -340,7 +340,7 @@ def _backward(request: Request, phi: Tensor | None, state: Tensor, w: Tensor) ->
         if on_grid:
             to_grid = _given_to_grid(given, eps, eps_rows, what, state)
             by_grid.backward(launch, to_grid, w, grad)
-            late.backward(launch, to_grid, sizes.targets, w, grad)
+            exact_rows.backward(launch, to_grid, sizes.targets, w, grad)
         elif sizes.answer in (REGISTERS, MATRIX):
             if sizes.answer == REGISTERS:
                 launch(
@@ -362,7 +362,7 @@ def _backward(request: Request, phi: Tensor | None, state: Tensor, w: Tensor) ->
             all_targets.backward, R, *given, w, eps_rows, state, partial, room, grad, eps,
             n, K, sizes.targets, state.shape[1], _before_tables(given[2]) if on_grid else 0, *strides,
             **sizes.constants, READ=read,
-            GRID=sizes.rule, WIDE=sizes.wide, TA=0 if sizes.wide else 1,
+            GRID=sizes.rule, F64=sizes.wide, TA=0 if sizes.wide else 1,
             BLOCK_N=_power(n), BN=at_once, BK=_power(sizes.targets), num_warps=warps,
         )  # fmt: skip
 

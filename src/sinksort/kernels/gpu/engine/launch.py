@@ -6,8 +6,8 @@ same shapes, strides, dtypes and alignments always make the same launches. The f
 Triton and is recorded; the others play the record: one piece of memory for all that is scratch, addresses filled in,
 compiled kernels launched directly, as Triton itself does in the end.
 
-There are two kinds of records. Of an ask that others are like (``Request.known``) only a few tensors change, and
-``again`` needs no more than these; all others are part of the record. Of any other ask all tensors change.
+There are two kinds of records. Of an ask that others are like (``Request.prepared``) only a few tensors change, and
+``replayed`` needs no more than these; all others are part of the record. Of any other request all tensors change.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ VERSION = tuple(int(part) for part in triton.__version__.split(".")[:2])  #: of 
 _DIRECT = VERSION >= (3, 3)  #: compiled kernels take values for their constants, and ignore them
 AT_ONCE = VERSION >= (3, 3)  #: programs can be launched that wait for each other
 _ALIGNMENT = 256  #: bytes, of everything in the common scratch
-_MOST, _MOST_KNOWN = 2048, 64  #: records kept, in all and of asks that are alike; then all are made again
+#: Records that are kept, in all and of requests that are alike. When there are more, all are made again.
+_MOST, _MOST_PREPARED = 2048, 64
 
 
 class _Launch(NamedTuple):
@@ -160,7 +161,7 @@ class Record:
         self._room, self._kept, self._counted = room, kept, counted  # bytes
         self._fixed = fixed  # whose addresses are in the launches
 
-    def again(self, like: Tensor, memory: list[int]) -> list[Tensor]:
+    def replayed(self, like: Tensor, memory: list[int]) -> list[Tensor]:
         """The results, from what is at the addresses in ``memory``."""
         device = like.device
         results = [  # strides are given because that takes half the time
@@ -236,17 +237,17 @@ def _memory_of(kept: _Memory, make: Callable[..., Tensor], like: Tensor, stream:
 _records: dict[Hashable, Record] = {}
 
 
-def again(known: dict[Any, Any] | None, name: str, *changing: Tensor) -> list[Tensor] | None:
-    """The results of the ``launches`` of that name for an ask like this one, or None if there were none yet."""
-    if known is None:
+def replayed(prepared: dict[Any, Any] | None, name: str, *changing: Tensor) -> list[Tensor] | None:
+    """The results of the ``launches`` of that name for a request like this one, or None if there were none yet."""
+    if prepared is None:
         return None
     first = changing[0]
     if _elsewhere(first):
         with torch.cuda.device(first.get_device()):
-            return again(known, name, *changing)
+            return replayed(prepared, name, *changing)
     memory = [t.data_ptr() for t in changing]
-    record = known.get(_layout(name, changing, memory))
-    return None if record is None else record.again(first, memory)
+    record = prepared.get(_layout(name, changing, memory))
+    return None if record is None else record.replayed(first, memory)
 
 
 def launches(
@@ -255,23 +256,25 @@ def launches(
     results: Sequence[Tensor],
     number: float,
     make: Callable[[Recorder], None],
-    known: dict[Any, Any] | None = None,
+    prepared: dict[Any, Any] | None = None,
     changing: Sequence[Tensor] = (),
 ) -> None:
     """``make`` is called, or what it did the last time is done again.
 
     Its launches may depend on ``what``, of which the name comes first, and on the layout of the tensors that are given,
     as do the layouts of the results. They get these tensors, scratch from the recorder, whole numbers, and ``number``.
-    ``known``: of an ask that others are like, but for the tensors that are ``changing``; see ``again``.
+    ``prepared``: that of a request; calls differ in the tensors that are ``changing`` alone; see ``replayed``.
     """
     first = given[0]
     if _elsewhere(first):
         with torch.cuda.device(first.get_device()):
-            return launches(what, given, results, number, make, known, changing)
-    if known is not None and len(set(map(id, changing))) == len(changing):  # one tensor in two places may be two then
+            return launches(what, given, results, number, make, prepared, changing)
+    if prepared is not None and len(set(map(id, changing))) == len(
+        changing
+    ):  # one tensor in two places may be two then
         key = _layout(what[0], changing, [t.data_ptr() for t in changing])
         fixed = [t for t in given if all(t is not other for other in changing)]
-        return _recorded(make, Recorder(changing, results, fixed, None), known, key, _MOST_KNOWN)
+        return _recorded(make, Recorder(changing, results, fixed, None), prepared, key, _MOST_PREPARED)
     same = [id(t) for t in given]
     key = (
         first.get_device(), what, *map(same.index, same),
@@ -295,7 +298,7 @@ def _recorded(
 
 
 def _layout(name: Hashable, changing: Sequence[Tensor], memory: list[int]) -> tuple[Hashable, ...]:
-    """What may differ between asks that are alike: shapes and dtypes do not."""
+    """What may differ between requests that are alike: shapes and dtypes do not."""
     return (name, *[t.stride() for t in changing], *[address % 16 for address in memory])
 
 

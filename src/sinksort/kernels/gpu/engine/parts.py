@@ -272,10 +272,10 @@ def on_values(v: tl.tensor, TA: tl.constexpr) -> tl.tensor:
 @triton.jit
 def shares(
     xh: tl.tensor, xl: tl.tensor, y: tl.tensor, yh: tl.tensor, yl: tl.tensor, Uh: tl.tensor, Ul: tl.tensor,
-    s: tl.tensor, TA: tl.constexpr, WIDE: tl.constexpr
+    s: tl.tensor, TA: tl.constexpr, F64: tl.constexpr
 ) -> tl.tensor:  # fmt: skip
-    """The tile p: sums over targets are one. s is in units of log 2. If WIDE, xh, y and Uh are doubles, and all."""
-    if WIDE:
+    """The tile p: sums over targets are one. s is in units of log 2. If F64, xh, y and Uh are doubles, and all."""
+    if F64:
         t = on_values(xh, TA) * on_targets(y, TA) - on_targets(Uh, TA)
         e = tl.exp2((t - on_values(tl.max(t, axis=TA), TA)) * s)
     else:

@@ -3,7 +3,7 @@
 These are rows whose values leave gaps, so that a rule of few nodes does not see the edges of the plan, plans that are
 nearly hard, whose gradients need double precision, and problems of more than 128 targets. One program a row; programs
 of rows that were answered return at once. The method is that of ``exact.matrix``, but W is never formed: a product with
-L is one more pass over the plan, of which a Newton step needs two to six thanks to the preconditioner. With WIDE all
+L is one more pass over the plan, of which a Newton step needs two to six thanks to the preconditioner. With F64 all
 arithmetic is in double precision.
 
 Here are also the plans that are answered as such (``logs``), all of them in double precision: logarithms see how a plan
@@ -90,9 +90,9 @@ def phi_of(
 
 
 @triton.jit
-def split(U: tl.tensor, at: tl.tensor, has: tl.tensor, WIDE: tl.constexpr) -> tl.tensor:
+def split(U: tl.tensor, at: tl.tensor, has: tl.tensor, F64: tl.constexpr) -> tl.tensor:
     """y and U as ``shares`` wants them."""
-    if WIDE:
+    if F64:
         yh, yl = at, at
         Uh = tl.where(has, U, NOWHERE)
         Ul = Uh
@@ -106,13 +106,13 @@ def split(U: tl.tensor, at: tl.tensor, has: tl.tensor, WIDE: tl.constexpr) -> tl
 def plan_of(
     x_ptr: tl.tensor, a_ptr: tl.tensor, i: tl.tensor, N: tl.tensor, x_col: tl.tensor, a_col: tl.tensor,
     origin: tl.tensor, unit: tl.tensor, y: tl.tensor, yh: tl.tensor, yl: tl.tensor, Uh: tl.tensor, Ul: tl.tensor,
-    s: tl.tensor, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, TA: tl.constexpr, WIDE: tl.constexpr
+    s: tl.tensor, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, TA: tl.constexpr, F64: tl.constexpr
 ) -> tl.tensor:  # fmt: skip
     """z (0 where x is infinite), weights and shares of values i."""
     x = load_values(x_ptr, i, N, x_col)
     z, at = place(x, origin, unit, SQUASH, tl.float64)
     z = tl.where(tl.abs(x) < float("inf"), z, 0.0)
-    if WIDE:
+    if F64:
         p = shares(at, at, y, yh, yl, Uh, Ul, s, TA, True)
         if WEIGHTED:
             a = load_weights(a_ptr, i, N, a_col, WEIGHTED).to(tl.float64)
@@ -131,11 +131,11 @@ def solve_by_passes(
     r: tl.tensor, D: tl.tensor, Ly: tl.tensor, step: tl.tensor, b: tl.tensor, accuracy: tl.tensor,
     x_ptr: tl.tensor, a_ptr: tl.tensor, N: tl.tensor, x_col: tl.tensor, a_col: tl.tensor, origin: tl.tensor,
     unit: tl.tensor, y: tl.tensor, yh: tl.tensor, yl: tl.tensor, Uh: tl.tensor, Ul: tl.tensor, s: tl.tensor,
-    SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, TA: tl.constexpr, WIDE: tl.constexpr,
+    SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, TA: tl.constexpr, F64: tl.constexpr,
     MOST: tl.constexpr, BN: tl.constexpr
 ) -> tl.tensor:  # fmt: skip
     """``laplacian_solve`` where each product with L is a pass over the plan."""
-    inverse_D, resistance = path_of(Ly, step, D, 1e-13 if WIDE else 1e-6)
+    inverse_D, resistance = path_of(Ly, step, D, 1e-13 if F64 else 1e-6)
     r, way, rz = first_way(r, inverse_D, resistance, b)
     out = r * 0.0
     enough = rz * accuracy * accuracy
@@ -145,11 +145,11 @@ def solve_by_passes(
         for start in range(0, N, BN):
             _, a, p = plan_of(
                 x_ptr, a_ptr, start + tl.arange(0, BN), N, x_col, a_col, origin, unit, y, yh, yl, Uh, Ul, s,
-                SQUASH, WEIGHTED, TA, WIDE
+                SQUASH, WEIGHTED, TA, F64
             )  # fmt: skip
             Lw += agreed_sum(on_values(a, TA) * p * apart_from_mean(p, way, TA), axis=1 - TA)
         # Where the plan falls apart, rounding decides what flows between its parts: see ``bridged``.
-        Lw += (1e-13 if WIDE else 1e-7) * b * (way - agreed_sum(b * way, axis=0))
+        Lw += (1e-13 if F64 else 1e-7) * b * (way - agreed_sum(b * way, axis=0))
         out, r, way, rz = go_on(out, r, way, rz, Lw, inverse_D, resistance)
         k += 1
     return out
@@ -163,7 +163,7 @@ def forward(
     x_row: tl.tensor, x_col: tl.tensor, a_row: tl.tensor, a_col: tl.tensor, y_row: tl.tensor, b_row: tl.tensor,
     phi_row: tl.tensor,
     SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr, READ: tl.constexpr, GRID: tl.constexpr,
-    ALWAYS: tl.constexpr, WIDE: tl.constexpr, TA: tl.constexpr,
+    ALWAYS: tl.constexpr, F64: tl.constexpr, TA: tl.constexpr,
     BLOCK_N: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
 ) -> None:  # fmt: skip
     """U_at: how far behind the facts of a row its potentials begin, see ``rows.state_layout``."""
@@ -172,7 +172,7 @@ def forward(
         if tl.load(error_ptr + row) <= ACCEPTED:  # NaN is late: rows that hold NaN have an error of 0
             store_rejected(state_ptr + row * S, 0)
             return
-    DT: tl.constexpr = tl.float64 if WIDE else tl.float32
+    DT: tl.constexpr = tl.float64 if F64 else tl.float32
     x_ptr += row * x_row
     a_ptr += row * a_row
     state_ptr += row * S
@@ -192,28 +192,28 @@ def forward(
     base = start_of(boundaries, step, b, has, s)
     y = y_wide.to(DT)
     b = b.to(DT)
-    if WIDE:
+    if F64:
         b = b / agreed_sum(b, axis=0)
         if WEIGHTED:  # single precision has left their sum off by more than the tolerance
             b = b * agreed_sum(load_weights(a_ptr, tl.arange(0, BLOCK_N), N, a_col, WEIGHTED).to(tl.float64), axis=0)
     way = tl.zeros([BK], DT)
     length = tl.full([], 1.0, DT)
     rise = tl.full([], float("inf"), DT)
-    tolerance = tl.full([], 1e-10 if WIDE else 2e-6, DT)
-    if WIDE:  # what the lightest target gets is right to five digits, too
+    tolerance = tl.full([], 1e-10 if F64 else 2e-6, DT)
+    if F64:  # what the lightest target gets is right to five digits, too
         tolerance = tl.minimum(tolerance, tl.maximum(1e-5 * tl.min(tl.where(has, b, 1.0), axis=0), 1e-15))
         tolerance = tl.maximum(tolerance, tl.minimum(_ROUNDING * s, 1e-6))
     k = 0
     going = True
     while going & (k < _STEPS):
-        yh, yl, Uh, Ul = split(base - (length * way).to(tl.float64) / s, y_wide, has, WIDE)
+        yh, yl, Uh, Ul = split(base - (length * way).to(tl.float64) / s, y_wide, has, F64)
         c = tl.zeros([BK], DT)
         D = tl.zeros([BK], DT)
         Ly = tl.zeros([BK], DT)
         for start in range(0, N, BN):
             _, a, p = plan_of(
                 x_ptr, a_ptr, start + tl.arange(0, BN), N, x_col, a_col, origin, unit, y, yh, yl, Uh, Ul, s_2,
-                SQUASH, WEIGHTED, TA, WIDE
+                SQUASH, WEIGHTED, TA, F64
             )  # fmt: skip
             P = on_values(a, TA) * p
             c += agreed_sum(P, axis=1 - TA)
@@ -229,7 +229,7 @@ def forward(
             else:
                 newton = solve_by_passes(
                     rho, D, Ly, step, b, 1e-3, x_ptr, a_ptr, N, x_col, a_col, origin, unit, y, yh, yl, Uh, Ul,
-                    s_2, SQUASH, WEIGHTED, TA, WIDE, 30, BN
+                    s_2, SQUASH, WEIGHTED, TA, F64, 30, BN
                 )  # fmt: skip
                 if k < _PATIENCE:
                     newton = limited(newton, has)
@@ -247,14 +247,14 @@ def forward(
         k += 1
 
     U = base - (length * way).to(tl.float64) / s
-    yh, yl, Uh, Ul = split(U, y_wide, has, WIDE)
+    yh, yl, Uh, Ul = split(U, y_wide, has, F64)
     phi = phi_of(phi_ptr, y_ptr, y_wide, j, K, GRID, DT)
     c = tl.zeros([BK], DT)
     sums = tl.zeros([BK], DT)
     for start in range(0, N, BN):
         i = start + tl.arange(0, BN)
         z, a, p = plan_of(
-            x_ptr, a_ptr, i, N, x_col, a_col, origin, unit, y, yh, yl, Uh, Ul, s_2, SQUASH, WEIGHTED, TA, WIDE
+            x_ptr, a_ptr, i, N, x_col, a_col, origin, unit, y, yh, yl, Uh, Ul, s_2, SQUASH, WEIGHTED, TA, F64
         )  # fmt: skip
         c += agreed_sum(on_values(a, TA) * p, axis=1 - TA)
         if READ == PUSH:
@@ -296,13 +296,13 @@ def backward(
     x_row: tl.tensor, x_col: tl.tensor, a_row: tl.tensor, a_col: tl.tensor, y_row: tl.tensor, b_row: tl.tensor,
     phi_row: tl.tensor, w_row: tl.tensor, w_col: tl.tensor,
     SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr, READ: tl.constexpr, GRID: tl.constexpr,
-    WIDE: tl.constexpr, TA: tl.constexpr, BLOCK_N: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
+    F64: tl.constexpr, TA: tl.constexpr, BLOCK_N: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
 ) -> None:  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     state_ptr += row * S
     if not is_rejected(state_ptr):
         return
-    DT: tl.constexpr = tl.float64 if WIDE else tl.float32
+    DT: tl.constexpr = tl.float64 if F64 else tl.float32
     x_ptr += row * x_row
     a_ptr += row * a_row
     w_ptr += row * w_row
@@ -319,7 +319,7 @@ def backward(
     origin, unit = tl.load(state_ptr), tl.load(state_ptr + 1)
     s = slope_of_pairs(unit, y_scale, eps, SQUASH)
     s_2 = (s * LOG2_E).to(DT)
-    yh, yl, Uh, Ul = split(load_potential(state_ptr, state_ptr + U_at, j, m, has), y_wide, has, WIDE)
+    yh, yl, Uh, Ul = split(load_potential(state_ptr, state_ptr + U_at, j, m, has), y_wide, has, F64)
     if READ == PUSH:
         phi = tl.load(w_ptr + j * w_col, mask=has, other=0.0).to(DT) / tl.where(has, b, 1.0)
     else:
@@ -331,7 +331,7 @@ def backward(
     for start in range(0, N, BN):
         i = start + tl.arange(0, BN)
         z, a, p = plan_of(
-            x_ptr, a_ptr, i, N, x_col, a_col, origin, unit, y, yh, yl, Uh, Ul, s_2, SQUASH, WEIGHTED, TA, WIDE
+            x_ptr, a_ptr, i, N, x_col, a_col, origin, unit, y, yh, yl, Uh, Ul, s_2, SQUASH, WEIGHTED, TA, F64
         )  # fmt: skip
         if READ == LOGS:
             C, whole = exponents_of(w_ptr, i, has, N, K, BK)
@@ -344,7 +344,7 @@ def backward(
         Ly += agreed_sum(P * apart_from_mean(p, y, TA), axis=1 - TA)
     largest = tl.max(tl.abs(t), axis=0)
     largest = tl.where(largest > 0, largest, 1.0)
-    wanted: tl.constexpr = (1e-10 if READ == LOGS else 1e-7) if WIDE else 1e-5
+    wanted: tl.constexpr = (1e-10 if READ == LOGS else 1e-7) if F64 else 1e-5
     accuracy = tl.full([], wanted, DT)
     if READ == PUSH:  # lambda of a target is as large as it is light, and all but its part of a wide row cancels
         lightest = uneven(b, has & (phi != 0))
@@ -354,7 +354,7 @@ def backward(
         accuracy = tl.maximum(accuracy * smallest, 1e-15)
     potential = largest * solve_by_passes(
         t / largest, D, Ly, step.to(DT), b, accuracy, x_ptr, a_ptr, N, x_col, a_col, origin, unit,
-        y, yh, yl, Uh, Ul, s_2, SQUASH, WEIGHTED, TA, WIDE, 100, BN
+        y, yh, yl, Uh, Ul, s_2, SQUASH, WEIGHTED, TA, F64, 100, BN
     )  # fmt: skip
     # Rather no gradient than a wrong one.
     finest: tl.constexpr = _TOO_FINE if READ == PULL else _TOO_FINE_TO_ADD
@@ -366,7 +366,7 @@ def backward(
     for start in range(0, N, BN):
         i = start + tl.arange(0, BN)
         z, a, p = plan_of(
-            x_ptr, a_ptr, i, N, x_col, a_col, origin, unit, y, yh, yl, Uh, Ul, s_2, SQUASH, WEIGHTED, TA, WIDE
+            x_ptr, a_ptr, i, N, x_col, a_col, origin, unit, y, yh, yl, Uh, Ul, s_2, SQUASH, WEIGHTED, TA, F64
         )  # fmt: skip
         if READ == LOGS:
             C, _ = exponents_of(w_ptr, i, has, N, K, BK)

@@ -109,11 +109,11 @@ def forward(
     x_row: tl.tensor, x_col: tl.tensor, a_row: tl.tensor, a_col: tl.tensor, y_row: tl.tensor, b_row: tl.tensor,
     phi_row: tl.tensor, last_row: tl.tensor,
     SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr, PUSH: tl.constexpr, RULE: tl.constexpr,
-    MENDED: tl.constexpr, EXACT: tl.constexpr, BLOCK_N: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
+    RETRIED: tl.constexpr, EXACT: tl.constexpr, BLOCK_N: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
 ) -> None:  # fmt: skip
     """high_ptr and low_ptr: N numbers a row each; the latter may be where the answer of ``pull`` goes.
 
-    MENDED: whether plans that are nearly hard are answered again in double precision.
+    RETRIED: whether plans that are nearly hard are answered again in double precision.
     """
     row = tl.program_id(0).to(tl.int64)
     x_ptr += row * x_row
@@ -202,8 +202,8 @@ def forward(
     phi = tl.load(phi_ptr + row * phi_row + j, mask=j < K, other=0.0).to(tl.float32)
     if RULE:
         k_last = tl.arange(0, 16)
-        at_last = last_ptr + row * last_row + k_last[:, None] * K + j[None, :]
-        last = tl.load(at_last, mask=(k_last < 6)[:, None] & (j < K)[None, :], other=0.0).to(tl.float32)
+        all_in_double = last_ptr + row * last_row + k_last[:, None] * K + j[None, :]
+        last = tl.load(all_in_double, mask=(k_last < 6)[:, None] & (j < K)[None, :], other=0.0).to(tl.float32)
     for start in range(0, N, BN):
         i = start + tl.arange(0, BN)
         a, p = plan_of(high_ptr, low_ptr, a_ptr, i, N, a_col, y, yh, yl, Uh, Ul, s_2, WEIGHTED)
@@ -226,7 +226,7 @@ def forward(
             WEIGHTED, BLOCK_N, BK
         )  # fmt: skip
     error = tl.max(worst, axis=0) + agreed_sum(tl.abs(b - c), axis=0)
-    if MENDED:
+    if RETRIED:
         error = tl.where(nearly_hard(softness), 1.0, error)
     in_double = (inverse_s * TOO_FINE < 1.0) | targets_too_wide(y_scale, eps)
     if PUSH:

@@ -18,10 +18,10 @@ from ..engine.launch import Recorder
 from .pieces import pieces_backward, pieces_forward
 from .pieces_nodes import SLOTS, rules_of
 
-_FEW_NODES = 48  #: of a rule
+_SMALL_RULE = 48  #: of a rule
 #: Panels at most, and the logarithm of how many there are at first. A rule of K nodes is as good as K / 12 panels; rows
 #: with edges took up to 18 of them for few nodes, up to 36 for many.
-_PANELS = {"few": (32, 2), "many": (64, 4)}
+_PANELS = {"small rule": (32, 2), "large rule": (64, 4)}
 _TILE = 8192  #: pairs of a value and a node that a program works on at once
 _WARPS = 16
 _KEPT = 1 << 20  #: longest rows whose places are written to memory that is kept
@@ -37,7 +37,7 @@ class Pieces(NamedTuple):
 
     @classmethod
     def of(cls, y: Tensor, programs: int) -> Pieces:
-        return cls(*_PANELS["few" if y.shape[-1] <= _FEW_NODES else "many"], programs)
+        return cls(*_PANELS["small rule" if y.shape[-1] <= _SMALL_RULE else "large rule"], programs)
 
     @property
     def slots(self) -> int:

@@ -52,7 +52,7 @@ from .rows_nodes import (
     moved,
     nodes_of,
     of_panels,
-    over_own,
+    over_values_of_thread,
     place_row,
     positive,
     shares_at,
@@ -85,15 +85,16 @@ def exact_rows(
     eps_rows: tl.tensor, state: tl.tensor, size: tl.tensor, before: tl.tensor, error: tl.tensor, out: tl.tensor,
     rules: tl.tensor, room: tl.tensor, points: tl.tensor, R: tl.tensor, n: tl.tensor, m: tl.tensor, P: tl.tensor,
     SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr, CELLS: tl.constexpr, UP: tl.constexpr,
-    KR: tl.constexpr, FEW: tl.constexpr, MANY: tl.constexpr, FIRST: tl.constexpr, WARPS: tl.constexpr,
+    KR: tl.constexpr, FIRST_PANELS: tl.constexpr, MOST_PANELS: tl.constexpr, FIRST: tl.constexpr, WARPS: tl.constexpr,
     VALUES: tl.constexpr,
 ) -> None:  # fmt: skip
-    """There are 2^FIRST panels at first, up to FEW, and if that is not enough up to MANY.
+    """There are 2^FIRST panels at first, up to FIRST_PANELS, and if that is not enough up to MOST_PANELS.
 
-    For each of P programs, ``room``: OWN MANY doubles; ``points``: 4 UP + 2 n singles. KR: padded nodes of the rule.
+    For each of P programs, ``room``: OWN MOST_PANELS doubles; ``points``: 4 UP + 2 n singles. KR: padded nodes of the
+    rule.
     """
     p = tl.program_id(0)
-    room += p.to(tl.int64) * (OWN * MANY)
+    room += p.to(tl.int64) * (OWN * MOST_PANELS)
     points += p.to(tl.int64) * (4 * UP + 2 * n)
     for first in range(p, R, P * _ROWS):
         rows = first + P * tl.arange(0, _ROWS)
@@ -113,14 +114,14 @@ def exact_rows(
                     full = answer_row(
                         a, a_row, a_step, phi, phi_row, y, y_row, K, s, span, per_weight, table,
                         error, out, rules, room, points, count, judges, row64, n, m,
-                        SQUASH, WEIGHTED, CELLS, UP, KR, FIRST, FEW, WARPS, VALUES,
+                        SQUASH, WEIGHTED, CELLS, UP, KR, FIRST, FIRST_PANELS, WARPS, VALUES,
                     )  # fmt: skip
-                    if MANY > FEW:
+                    if MOST_PANELS > FIRST_PANELS:
                         if full > 0:
                             answer_row(
                                 a, a_row, a_step, phi, phi_row, y, y_row, K, s, span, per_weight, table, error, out,
                                 rules, room, points, count, judges, row64, n, m,
-                                SQUASH, WEIGHTED, CELLS, UP, KR, FIRST + 1, MANY, WARPS, VALUES,
+                                SQUASH, WEIGHTED, CELLS, UP, KR, FIRST + 1, MOST_PANELS, WARPS, VALUES,
                             )  # fmt: skip
 
 
@@ -289,7 +290,7 @@ def passed(
         at = first + i
         p = shares_at(places, n, at, n, yh, yl, Uh, Ul, s, V, X, KB)
         weight = load_weight(a, row, at.to(tl.int64), a_row, a_step, n, WEIGHTED) * per_weight
-        c += over_own(weight * p)
+        c += over_values_of_thread(weight * p)
         mean = over_targets(p * (yh + yl), V, X, KB)
         rank = (at_zero + per_y * mean.to(tl.float64)).to(out.dtype.element_ty)
         tl.store(out + row * n + at, rank, mask=at < n)

@@ -22,7 +22,17 @@ from ..engine.tiles import indices, most_over_targets, over_targets, over_values
 from .pieces import line_through, pulled_back, weight_of_row
 from .pieces_nodes import SLOTS
 from .pieces_passes import facts_of, placed_values
-from .rows_nodes import OWN, gather_nodes, looked_at, nodes_of, over_own, place_row, positive, shares_at, times_nodes
+from .rows_nodes import (
+    OWN,
+    gather_nodes,
+    looked_at,
+    nodes_of,
+    over_values_of_thread,
+    place_row,
+    positive,
+    shares_at,
+    times_nodes,
+)
 
 _ROUNDS = tl.constexpr(16)  #: passes over the values
 _MISSING = tl.constexpr(2e-4)  #: of t that may be missing; a twentieth of it is seen in gradients
@@ -44,11 +54,11 @@ def exact_rows_backward(
     before: tl.tensor, grad: tl.tensor, rules: tl.tensor, room: tl.tensor, points: tl.tensor, R: tl.tensor,
     n: tl.tensor, m: tl.tensor, P: tl.tensor,
     SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr, CELLS: tl.constexpr, UP: tl.constexpr,
-    KR: tl.constexpr, FEW: tl.constexpr, MANY: tl.constexpr, WARPS: tl.constexpr, VALUES: tl.constexpr,
+    KR: tl.constexpr, FIRST_PANELS: tl.constexpr, MOST_PANELS: tl.constexpr, WARPS: tl.constexpr, VALUES: tl.constexpr,
 ) -> None:  # fmt: skip
     """As ``exact.rows.late_rows``."""
     p = tl.program_id(0)
-    room += p.to(tl.int64) * (OWN * MANY)
+    room += p.to(tl.int64) * (OWN * MOST_PANELS)
     points += p.to(tl.int64) * (4 * UP + 2 * n)
     for first in range(p, R, P * _ROWS):
         rows = (first + P * tl.arange(0, _ROWS)).to(tl.int64)
@@ -66,15 +76,15 @@ def exact_rows_backward(
                     _at_zero, per_y = line_through(phi, phi_row, y, y_row, row64, K)
                     per_weight = weight_of_row(a, a_row, a_step, row64, n, WEIGHTED, _BLOCK)
                     slope_x = slope_back(eps, eps_rows, row64, EPS_ROWS)
-                    if tl.load((table + HEAD).to(tl.pointer_type(tl.int32))) <= FEW:
+                    if tl.load((table + HEAD).to(tl.pointer_type(tl.int32))) <= FIRST_PANELS:
                         pull_places(
                             a, a_row, a_step, w, w_row, w_step, slope_x, span, per_y, per_weight, table, rules, room,
-                            points, count, row64, n, m, WEIGHTED, UP, KR, FEW, WARPS, VALUES,
+                            points, count, row64, n, m, WEIGHTED, UP, KR, FIRST_PANELS, WARPS, VALUES,
                         )  # fmt: skip
                     else:
                         pull_places(
                             a, a_row, a_step, w, w_row, w_step, slope_x, span, per_y, per_weight, table, rules, room,
-                            points, count, row64, n, m, WEIGHTED, UP, KR, MANY, WARPS, VALUES,
+                            points, count, row64, n, m, WEIGHTED, UP, KR, MOST_PANELS, WARPS, VALUES,
                         )  # fmt: skip
                     pull_values(
                         x, x_row, x_step, a, a_row, a_step, table, places, grad, row64, n, origin, unit,
@@ -115,7 +125,7 @@ def pull_places(
         at = first + i
         p = shares_at(places, n, at, n, yh, yl, Uh, Ul, s_2, V, X, KB)
         cotangent = load_weight(w, row, at.to(tl.int64), w_row, w_step, n, True)
-        t += over_own(cotangent * p * apart_from_mean(p, yh + yl, V, X, KB))
+        t += over_values_of_thread(cotangent * p * apart_from_mean(p, yh + yl, V, X, KB))
     t = over_values(t, SLOTS, X, KB)
     largest = most_over_targets(tl.abs(t), 1, X, KB)
     largest = tl.where(largest > 0, largest, 1.0)
@@ -149,7 +159,7 @@ def pull_places(
             at = first + i
             p = shares_at(places, n, at, n, yh, yl, Uh, Ul, s_2, V, X, KB)
             weight = load_weight(a, row, at.to(tl.int64), a_row, a_step, n, WEIGHTED) * per_weight
-            rest += over_own(weight * p * apart_from_mean(p, multiplier, V, X, KB))
+            rest += over_values_of_thread(weight * p * apart_from_mean(p, multiplier, V, X, KB))
         rest = t - over_values(rest, SLOTS, X, KB)
         rest -= b * over_targets(rest, 1, X, KB)
         accuracy = tl.full([], 1.0, tl.float32) * _ACCURACY

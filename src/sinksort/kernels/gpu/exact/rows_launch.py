@@ -16,17 +16,17 @@ from .rows import exact_rows
 from .rows_backward import exact_rows_backward
 from .rows_nodes import OWN
 
-_FEW_NODES = 48  #: of a rule
+_SMALL_RULE = 48  #: of a rule
 #: Panels at most, to begin with and if these are not enough, and the logarithm of how many there are at first. A rule
 #: of K nodes is as good as K / 12 panels.
-_PANELS = {"few": (8, 16, 2), "many": (16, 32, 3)}
+_PANELS = {"small rule": (8, 16, 2), "large rule": (16, 32, 3)}
 _WARPS, _VALUES = 8, 2  #: and values that a thread has at a time
 _A_PROCESSOR = 2  #: programs
 _OWN: int = OWN.value
 
 
 def _sizes(y: Tensor) -> tuple[int, int, int]:
-    return _PANELS["few" if y.shape[-1] <= _FEW_NODES else "many"]
+    return _PANELS["small rule" if y.shape[-1] <= _SMALL_RULE else "large rule"]
 
 
 def _common(launch: Recorder, given: Given, m: int) -> tuple[int, tuple[Tensor | int, ...], dict[str, int | bool]]:
@@ -39,7 +39,8 @@ def _common(launch: Recorder, given: Given, m: int) -> tuple[int, tuple[Tensor |
     points = launch.workspace(programs * (4 * grid.UP + 2 * n), dtype=torch.float32)
     constants = {
         "SQUASH": given.code, "WEIGHTED": given.weighted, "EPS_ROWS": given.by_row, "CELLS": grid.CELLS,
-        "UP": grid.UP, "KR": grid.KP, "FEW": few, "MANY": many, "WARPS": _WARPS, "VALUES": _VALUES, "num_warps": _WARPS,
+        "UP": grid.UP, "KR": grid.KP, "FIRST_PANELS": few, "MOST_PANELS": many,
+        "WARPS": _WARPS, "VALUES": _VALUES, "num_warps": _WARPS,
     }  # fmt: skip
     rules = launch.constant(rules_of(m, given.x.device))
     return programs, (rules, room, points, R, n, m, programs), constants

@@ -296,9 +296,9 @@ def looked_at(
         at = first + i
         p = shares_at(nodes, UP, at, count, yh, yl, Uh, Ul, s, V, X, KB)
         part = tl.load(nodes + 2 * UP + at, mask=at < count, other=0.0) * p
-        c += over_own(part)
-        D += over_own(part * (1.0 - p))
-        Ly += over_own(part * (y - over_targets(p * y, V, X, KB)))
+        c += over_values_of_thread(part)
+        D += over_values_of_thread(part * (1.0 - p))
+        Ly += over_values_of_thread(part * (y - over_targets(p * y, V, X, KB)))
     return over_values(c, SLOTS, X, KB), over_values(D, SLOTS, X, KB), over_values(Ly, SLOTS, X, KB)
 
 
@@ -313,7 +313,7 @@ def times_nodes(
         at = first + i
         p = shares_at(nodes, UP, at, count, yh, yl, Uh, Ul, s, V, X, KB)
         part = tl.load(nodes + 2 * UP + at, mask=at < count, other=0.0) * p
-        Lw += over_own(part * (way - over_targets(p * way, V, X, KB)))
+        Lw += over_values_of_thread(part * (way - over_targets(p * way, V, X, KB)))
     return over_values(Lw, SLOTS, X, KB)
 
 
@@ -324,6 +324,6 @@ def of_panels(t: tl.tensor) -> Any:
 
 
 @triton.jit
-def over_own(t: tl.tensor) -> Any:
+def over_values_of_thread(t: tl.tensor) -> Any:
     """Sums over the values that a thread has, for each target."""
     return tl.sum(t, axis=AXIS_V, keep_dims=True)

@@ -28,7 +28,7 @@ _PROGRAMS = 528  #: chunks that all rows together are cut into: four for each mu
 _MOMENTS_BLOCK, _SPREAD_BLOCK, _READ_BLOCK, _SUM_BLOCK = 2048, 512, 1024, 512
 _SPREAD_WARPS = 8  #: each of which has a slab of the block
 _GATHERED = 64  #: chunks of a row that its one program adds up itself
-_WHOLE = 2048  #: longest rows that every program may read
+_READ_BY_ALL = 2048  #: longest rows that every program may read
 
 
 def cut(R: int, n: int, block: int, programs: int = _PROGRAMS) -> tuple[int, int]:
@@ -49,9 +49,9 @@ def forward(launch: Recorder, given: Given, last: Tensor, out: Tensor, error: Te
     K, KP, HI, CELLS, UP = sizes = sizes_of(given.y)
     of_state = given.state, given.size, given.before
     kind = {"SQUASH": given.code, "WEIGHTED": given.weighted}
-    whole = n <= _WHOLE
+    read_by_all = n <= _READ_BY_ALL
     stats, M = None, None
-    if not whole:
+    if not read_by_all:
         M, tiles = cut(R, n, _MOMENTS_BLOCK)
         stats = launch.empty(R * M * 8, dtype=torch.float64)
         launch(
@@ -64,7 +64,7 @@ def forward(launch: Recorder, given: Given, last: Tensor, out: Tensor, error: Te
     launch(
         spread, R * G, *strided(x), *strided(a), stats, M, *of_state, *chunks, n, tiles, G,
         **kind, HI=HI, GP=_most(M or 1), BLOCK=_SPREAD_BLOCK, SLABS=_SPREAD_WARPS,
-        WHOLE=triton.next_power_of_2(n) if whole else 0, num_warps=_SPREAD_WARPS,
+        ROW_SIZE=triton.next_power_of_2(n) if read_by_all else 0, num_warps=_SPREAD_WARPS,
     )  # fmt: skip
     chunks, G = _gathered(launch, chunks, R, G, width)
     matrix = launch.constant(to_nodes(x.device))
@@ -72,11 +72,11 @@ def forward(launch: Recorder, given: Given, last: Tensor, out: Tensor, error: Te
     launch(
         solve, R,
         *chunks, G, matrix, *given.targets, last, row_stride(last), given.eps, given.eps_rows, *of_state, error,
-        *scratch, *((*strided(x), out, n) if whole else [None] * 5),
+        *scratch, *((*strided(x), out, n) if read_by_all else [None] * 5),
         K=K, KP=KP, CELLS=CELLS, UP=UP, WEIGHTED=given.weighted, EPS_ROWS=given.by_row, **sizes.tiles,
-        SQUASH=given.code if whole else 0, READ=_READ_BLOCK if whole else 0,
+        SQUASH=given.code if read_by_all else 0, READ=_READ_BLOCK if read_by_all else 0,
     )  # fmt: skip
-    if not whole:
+    if not read_by_all:
         blocks = triton.cdiv(n, _READ_BLOCK)
         launch(
             grid.read, R * blocks,
@@ -98,18 +98,19 @@ def backward(launch: Recorder, given: Given, w: Tensor, out: Tensor) -> Tensor:
     chunks, G = _gathered(launch, chunks, R, G, UP)
     matrix = launch.constant(to_nodes(x.device))
     of_values = *strided(x), *strided(a), *strided(w)
-    whole = n <= _WHOLE
-    if whole and _READ_BLOCK >= UP:
+    read_by_all = n <= _READ_BY_ALL
+    if read_by_all and _READ_BLOCK >= UP:
         scratch, scratch_row = _until_written(out, launch, R, UP + sizes.nodes)
     else:  # others read the table while they write
         scratch, scratch_row = launch.empty(R * 2 * UP, dtype=torch.float32), 2 * UP
     launch(
         solve_backward, R, *chunks, G, matrix, *given.targets, *of_eps, *of_state, scratch, scratch_row,
-        *((*of_values, out, n) if whole else [None] * 11),
+        *((*of_values, out, n) if read_by_all else [None] * 11),
         K=K, KP=KP, CELLS=CELLS, UP=UP, EPS_ROWS=given.by_row, **sizes.tiles,
-        SQUASH=given.code if whole else 0, WEIGHTED=whole and given.weighted, READ=_READ_BLOCK if whole else 0,
+        SQUASH=given.code if read_by_all else 0, WEIGHTED=read_by_all and given.weighted,
+        READ=_READ_BLOCK if read_by_all else 0,
     )  # fmt: skip
-    if whole:
+    if read_by_all:
         return scratch
     kind = {"SQUASH": given.code, "WEIGHTED": given.weighted, "EPS_ROWS": given.by_row}
     G, tiles = cut(R, n, _SUM_BLOCK)
@@ -131,7 +132,7 @@ def backward(launch: Recorder, given: Given, w: Tensor, out: Tensor) -> Tensor:
 
 def _cut_to_spread(R: int, n: int, UP: int) -> tuple[int, int]:
     """``cut``, so that all moments of a row that is not long are at most as many as its values."""
-    return cut(R, n, _SPREAD_BLOCK, min(_PROGRAMS, R * max(1, n // UP)) if n <= _WHOLE else _PROGRAMS)
+    return cut(R, n, _SPREAD_BLOCK, min(_PROGRAMS, R * max(1, n // UP)) if n <= _READ_BY_ALL else _PROGRAMS)
 
 
 def _until_written(result: Tensor | None, launch: Recorder, R: int, singles: int) -> tuple[Tensor, int]:

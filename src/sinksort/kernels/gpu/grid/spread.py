@@ -170,20 +170,21 @@ def spread(
     stats: tl.tensor, of_stats: tl.tensor, state: tl.tensor, size: tl.tensor, before: tl.tensor, out: tl.tensor,
     out_row: tl.tensor, n: tl.tensor, tiles: tl.tensor, G: tl.tensor,
     SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, HI: tl.constexpr, GP: tl.constexpr, BLOCK: tl.constexpr,
-    SLABS: tl.constexpr, WHOLE: tl.constexpr,
+    SLABS: tl.constexpr, ROW_SIZE: tl.constexpr,
 ) -> None:  # fmt: skip
     """One chunk's moments; with weights also how many values each cell has. The facts are left as well.
 
     Those of a row stand one after the other, and what rows leave is ``out_row`` numbers apart.
 
-    These are computed here if WHOLE is not 0, and then it is at least n: every program of a row reads all of it, which
-    takes less time than another launch. Otherwise there are partial moments of ``of_stats`` other chunks, at most GP.
+    These are computed here if ROW_SIZE is not 0, and then it is at least n: every program of a row reads all of it,
+    which takes less time than another launch. Otherwise there are partial moments of ``of_stats`` other chunks, at most
+    GP.
     """
     pid = tl.program_id(0)
     row, g = pid // G, pid % G
-    if WHOLE:
+    if ROW_SIZE:
         total_weight, mean, squares, bottom, top, least, most, nan = chunk_moments(
-            x, x_row, x_step, a, a_row, a_step, x, 0, 0, n, row, pid * 0, 1, SQUASH, WEIGHTED, True, WHOLE
+            x, x_row, x_step, a, a_row, a_step, x, 0, 0, n, row, pid * 0, 1, SQUASH, WEIGHTED, True, ROW_SIZE
         )
         mean, std, constant, total_weight, least, most, _poison = facts(
             total_weight, mean, squares, bottom, top, least, most, nan, SQUASH

@@ -22,7 +22,7 @@ import triton.language as tl
 
 from ..engine.tiles import inverse_of, most_over_targets, over_targets, over_values
 
-_WHOLE = tl.constexpr(1e-5)  #: so close to a whole number of values is a weight that was meant to be one
+_INTEGER = tl.constexpr(1e-5)  #: so close to a whole number of values is a weight that was meant to be one
 
 
 @triton.jit
@@ -71,5 +71,5 @@ def imbalance_of_likeliest(
         out = b - over_values(tl.where(likeliest, a, 0.0), KA, X, KB)
     else:
         off = b * N - over_values(tl.where(likeliest & (i < N), 1.0, 0.0), KA, X, KB)
-        out = tl.where(tl.abs(off) < _WHOLE, 0.0, off) * (1.0 / N)
+        out = tl.where(tl.abs(off) < _INTEGER, 0.0, off) * (1.0 / N)
     return out

@@ -30,11 +30,11 @@ from .passes import (
     STATE,
     STD,
     WEIGHT,
-    few_targets,
     of_target,
     off_average,
     shares,
     solved,
+    targets_of_row,
 )
 
 #: Sums of one chunk: t, coefficients of lambda in the two sums of the cotangent of z, what they hold without it, and
@@ -175,7 +175,7 @@ def write_back(
 
 
 @triton.jit
-def whole_back(
+def one_program_backward(
     x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, w: tl.tensor,
     w_row: tl.tensor, w_step: tl.tensor, y: tl.tensor, y_row: tl.tensor, b: tl.tensor, b_row: tl.tensor, phi: tl.tensor,
     phi_row: tl.tensor, eps: tl.tensor, eps_rows: tl.tensor, state: tl.tensor, out: tl.tensor, n: tl.tensor,
@@ -188,7 +188,7 @@ def whole_back(
     g = row * 0
     mine = state + row.to(tl.int64) * STATE
     mean, std, most = tl.load(mine + MEAN), tl.load(mine + STD), tl.load(mine + MOST)
-    y_at, _gap, share, slope = few_targets(
+    y_at, _gap, share, slope = targets_of_row(
         y, y_row, b, b_row, eps, eps_rows, row, origin_of(mean, SQUASH), K, KP, EPS_ROWS
     )
     psi = tl.load(mine + PSI + tl.arange(0, KP))
@@ -217,7 +217,7 @@ def chunk_sums(
     row, g = pid // G, pid % G
     mine = state + row.to(tl.int64) * STATE
     mean, std, most = tl.load(mine + MEAN), tl.load(mine + STD), tl.load(mine + MOST)
-    y_at, _gap, share, slope = few_targets(
+    y_at, _gap, share, slope = targets_of_row(
         y, y_row, b, b_row, eps, eps_rows, row, origin_of(mean, SQUASH), K, KP, EPS_ROWS
     )
     k = tl.arange(0, KP)
@@ -250,7 +250,7 @@ def chunk_write(
     pid = tl.program_id(0)
     row, g = pid // G, pid % G
     mine = state + row.to(tl.int64) * STATE
-    y_at, _gap, share, slope = few_targets(
+    y_at, _gap, share, slope = targets_of_row(
         y, y_row, b, b_row, eps, eps_rows, row, origin_of(tl.load(mine + MEAN), SQUASH), K, KP, EPS_ROWS
     )
     k = tl.arange(0, KP)

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from ..engine.maths import origin_of, row_facts
-from .passes import CONVERGED, few_targets, finished, how_far, shares_of, stepped, summed, without_layout, written
+from .passes import CONVERGED, errors_of, finished, shares_of, stepped, summed, targets_of_row, without_layout, written
 from .start import THRESHOLDS, below, from_brackets, levels_passed, narrowed
 
 #: What is carried from step to step: base, direction, then length, slope and error.
@@ -69,7 +69,7 @@ def begin(
     """The first point of every row, from its brackets."""
     row = tl.program_id(0)
     mean, _std, _constant, _weight, _least, _most, _poison = row_facts(stats, row, G, SQUASH, GP)
-    _at, gap, share, slope = few_targets(
+    _at, gap, share, slope = targets_of_row(
         y, y_row, b, b_row, eps, eps_rows, row, origin_of(mean, SQUASH), K, KP, EPS_ROWS
     )
     ROWS: tl.constexpr = 2 if K <= 2 else (4 if K == 3 else 8)  # two brackets for each boundary
@@ -136,7 +136,7 @@ def step(
     pid = tl.program_id(0)
     row, g = pid // G, pid % G
     mean, std, _constant, _weight, _least, most, _poison = row_facts(stats, row, G, SQUASH, GP)
-    at, _gap, share, slope = few_targets(
+    at, _gap, share, slope = targets_of_row(
         y, y_row, b, b_row, eps, eps_rows, row, origin_of(mean, SQUASH), K, KP, EPS_ROWS
     )
     base, direction, length, gradient, off = carried_on(carry, partial, row, G, share, n, first, KP, GP)
@@ -182,7 +182,7 @@ def end(
     else:
         row, g = pid // G, pid % G
     mean, std, constant, weight, _least, most, poison = row_facts(stats, row, G, SQUASH, GP)
-    at, _gap, share, slope = few_targets(
+    at, _gap, share, slope = targets_of_row(
         y, y_row, b, b_row, eps, eps_rows, row, origin_of(mean, SQUASH), K, KP, EPS_ROWS
     )
     k = tl.arange(0, KP)
@@ -190,7 +190,7 @@ def end(
     psi = tl.load(mine + k) + tl.load(mine + 8) * tl.load(mine + 4 + k)
     if g == 0:
         hard, apart, average, beyond, W = sums_of_chunks(sums, row, G, KP, GP)
-        _r, _newton, off = how_far(hard, apart, W, share, n, KP)
+        _r, _newton, off = errors_of(hard, apart, W, share, n, KP)
         finished(
             state, error, out, row, mean, std, constant, weight, most, poison, psi, hard + apart, average, beyond, W,
             off, share, KP, K, PUSH,

@@ -26,7 +26,7 @@ COUNTERS = tl.constexpr(16)  #: whole numbers of a row, so that two are never in
 
 
 @triton.jit
-def own_line(lines: tl.tensor, passed: tl.tensor, G: tl.tensor) -> Any:
+def line_of_program(lines: tl.tensor, passed: tl.tensor, G: tl.tensor) -> Any:
     """Where this program tells the others something before they meet for the next time, and where all lines begin."""
     all_lines = lines + (passed // G % 2).to(tl.int64) * G * LINE
     return all_lines + (tl.program_id(0) % G) * LINE, all_lines
@@ -49,7 +49,7 @@ def over_programs(
     counter: tl.tensor, passed: tl.tensor, G: tl.tensor, COUNT: tl.constexpr, PP: tl.constexpr,
 ) -> Any:  # fmt: skip
     """Sums of the first COUNT numbers over all programs of a row, all double, and how often these have met."""
-    mine, all_lines = own_line(lines, passed, G)
+    mine, all_lines = line_of_program(lines, passed, G)
     WIDTH: tl.constexpr = 4 if COUNT <= 4 else (8 if COUNT <= 8 else (16 if COUNT <= 16 else 32))
     i = tl.arange(0, WIDTH)
     told = tl.where(i == 0, v0.to(tl.float64), tl.where(i == 1, v1.to(tl.float64), 0.0))
@@ -126,7 +126,7 @@ def moments_over_programs(
     G: tl.tensor, PP: tl.constexpr,
 ) -> Any:  # fmt: skip
     """Those of a row from those of its parts: squares about a mean merge without loss, as in ``engine.maths``."""
-    mine, all_lines = own_line(lines, passed, G)
+    mine, all_lines = line_of_program(lines, passed, G)
     tl.store(mine, whole)
     tl.store(mine + 1, total)
     tl.store(mine + 2, mean)
@@ -162,7 +162,7 @@ def nearest_over_programs(
 ) -> Any:  # fmt: skip
     """The largest of ``highest`` and the smallest of ``lowest``."""
     if PP > 1:
-        mine, all_lines = own_line(lines, passed, G)
+        mine, all_lines = line_of_program(lines, passed, G)
         tl.store(mine, highest)
         tl.store(mine + 1, lowest)
         passed = barrier(counter, passed, G)

@@ -37,7 +37,7 @@ FAINT = tl.constexpr(1e-10)
 
 
 @triton.jit
-def few_targets(
+def targets_of_row(
     y: tl.tensor, y_row: tl.tensor, b: tl.tensor, b_row: tl.tensor, eps: tl.tensor, eps_rows: tl.tensor, row: tl.tensor,
     origin: tl.tensor, K: tl.constexpr, KP: tl.constexpr, EPS_ROWS: tl.constexpr,
 ) -> Any:  # fmt: skip
@@ -152,7 +152,7 @@ def marginal_error(hard: tl.tensor, apart: tl.tensor, share: tl.tensor, KP: tl.c
 
 
 @triton.jit
-def how_far(
+def errors_of(
     hard: tl.tensor, apart: tl.tensor, W: tl.tensor, share: tl.tensor, n: tl.tensor, KP: tl.constexpr,
 ) -> Any:  # fmt: skip
     """The marginal error, Newton's step, and the error of the answer: of weights, relative, and of memberships.
@@ -183,7 +183,7 @@ def stepped(
     The rules are those of ``solvers.newton``.
     """
     there = share > 0.0
-    r, newton, off = how_far(hard, apart, W, share, n, KP)
+    r, newton, off = errors_of(hard, apart, W, share, n, KP)
     newton = tl.minimum(tl.maximum(newton, -5.0), 5.0)
     # Sinkhorn's step always goes uphill. The first is one: it finds the weight of a target that has next to none.
     arrives = tl.maximum(hard + apart, 1e-300)

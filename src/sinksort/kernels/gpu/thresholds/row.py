@@ -1,6 +1,6 @@
 """Rows onto few targets that one program works on, or several, in Triton: what is read, and where the row is cut.
 
-Values of a row that is HELD stay in registers from the first pass to the last; of a longer one the places xi are
+Values of a row that is REGISTERS stay in registers from the first pass to the last; of a longer one the places xi are
 written down once and read in every pass. What a pass adds up is added up in one go, since that is when threads wait for
 each other, and it is single precision where a relative error of 1e-7 is nothing: only sums of whole weights, from which
 little may be left over, are double.
@@ -88,7 +88,7 @@ def weights_at(
 def placed_row(
     x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor,
     places: tl.tensor, n: tl.tensor, row: tl.tensor, tiles: tl.tensor, mean: tl.tensor, std: tl.tensor, most: tl.tensor,
-    HELD: tl.constexpr, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr,
+    REGISTERS: tl.constexpr, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr,
 ) -> Any:  # fmt: skip
     """(xi, weight) of the first values, and all xi in ``places`` if there are more.
 
@@ -97,7 +97,7 @@ def placed_row(
     at = places_in(row * 0, BLOCK)
     v = load_single(x, row, at, x_row, x_step, n).to(tl.float64)
     xi, _slope, _z = placed(v, mean, std, most, SQUASH, False)
-    if not HELD:
+    if not REGISTERS:
         tl.store(places + row.to(tl.int64) * n + at, xi, mask=at < n)
         for tile in range(1, tiles):
             here = places_in(tile, BLOCK)
@@ -111,10 +111,11 @@ def placed_row(
 @triton.jit
 def tile_of(
     places: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, n: tl.tensor, row: tl.tensor,
-    tile: tl.tensor, xi: tl.tensor, weight: tl.tensor, HELD: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr,
+    tile: tl.tensor, xi: tl.tensor, weight: tl.tensor, REGISTERS: tl.constexpr, WEIGHTED: tl.constexpr,
+    BLOCK: tl.constexpr,
 ) -> Any:  # fmt: skip
-    """(xi, weight) of some values, of which there are no others if they are held."""
-    if not HELD:
+    """(xi, weight) of some values, which are all of the row if they are in registers."""
+    if not REGISTERS:
         at = places_in(tile, BLOCK)
         xi = tl.load(places + row.to(tl.int64) * n + at, mask=at < n, other=0.0)
         weight = weights_at(a, a_row, a_step, row, at, n, WEIGHTED)
@@ -239,7 +240,7 @@ def cut_at(
     places: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, n: tl.tensor, row: tl.tensor,
     tiles: tl.tensor, xi: tl.tensor, weight: tl.tensor, least: tl.tensor, most: tl.tensor, below: tl.tensor,
     above: tl.tensor, whole: tl.tensor, steepness: tl.tensor, lines: tl.tensor, counter: tl.tensor, passed: tl.tensor,
-    G: tl.tensor, HELD: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr, PP: tl.constexpr,
+    G: tl.tensor, REGISTERS: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr, PP: tl.constexpr,
 ) -> Any:  # fmt: skip
     """Return where the hard sort cuts the row: where the weight of all smaller values reaches ``below``.
 
@@ -252,14 +253,14 @@ def cut_at(
     done = 0
     while (done < COUNTS) & ((high - low) * steepness > CLOSE):
         part = (high - low) * 0.125
-        if HELD:
+        if REGISTERS:
             c1, c2, c3, c4, c5, c6, c7 = counts_at(xi, weight, low, part)
         else:
             c1 = tl.zeros((BLOCK,), tl.float32)
             c2, c3, c4, c5, c6, c7 = c1, c1, c1, c1, c1, c1
             for tile in range(tiles):
                 xi_here, weight_here = tile_of(
-                    places, a, a_row, a_step, n, row, tile, xi, weight, HELD, WEIGHTED, BLOCK
+                    places, a, a_row, a_step, n, row, tile, xi, weight, REGISTERS, WEIGHTED, BLOCK
                 )
                 d1, d2, d3, d4, d5, d6, d7 = counts_at(xi_here, weight_here, low, part)
                 c1 += d1
@@ -284,7 +285,7 @@ def cut_at(
     up = -down
     reached = tl.zeros((BLOCK,), tl.float64)
     for tile in range(tiles):
-        xi, weight = tile_of(places, a, a_row, a_step, n, row, tile, xi, weight, HELD, WEIGHTED, BLOCK)
+        xi, weight = tile_of(places, a, a_row, a_step, n, row, tile, xi, weight, REGISTERS, WEIGHTED, BLOCK)
         counted, lower = weight > 0.0, xi <= high
         down = tl.maximum(down, tl.where(counted & lower, xi, -float("inf")))
         up = tl.minimum(up, tl.where(counted & (lower == 0), xi, float("inf")))

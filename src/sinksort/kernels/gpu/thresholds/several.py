@@ -138,7 +138,7 @@ def potentials_of(
     tiles: tl.tensor, xi: tl.tensor, weight: tl.tensor, least: tl.tensor, most: tl.tensor, b_0: tl.tensor,
     b_1: tl.tensor, b_2: tl.tensor, b_3: tl.tensor, whole: tl.tensor, unknown: tl.tensor, s_1: tl.tensor,
     s_2: tl.tensor, s_3: tl.tensor, lines: tl.tensor, counter: tl.tensor, passed: tl.tensor, G: tl.tensor,
-    K: tl.constexpr, HELD: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr, PP: tl.constexpr,
+    K: tl.constexpr, REGISTERS: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr, PP: tl.constexpr,
 ) -> Any:  # fmt: skip
     """psi of targets 1, 2 and 3, where that of target 0 is 0, whether they are good, and how often programs have met.
 
@@ -151,20 +151,20 @@ def potentials_of(
     if b_1 > 0.0:
         cut, passed = cut_at(
             places, a, a_row, a_step, n, row, tiles, xi, weight, least, most, b_0, b_1 + b_2 + b_3, whole, s_1, lines,
-            counter, passed, G, HELD, WEIGHTED, BLOCK, PP,
+            counter, passed, G, REGISTERS, WEIGHTED, BLOCK, PP,
         )  # fmt: skip
         begin_1 = -s_1 * cut
     if b_2 > 0.0:
         cut, passed = cut_at(
             places, a, a_row, a_step, n, row, tiles, xi, weight, least, most, b_0 + b_1, b_2 + b_3, whole, s_2 - s_1,
-            lines, counter, passed, G, HELD, WEIGHTED, BLOCK, PP,
+            lines, counter, passed, G, REGISTERS, WEIGHTED, BLOCK, PP,
         )  # fmt: skip
         begin_2 = begin_1 - (s_2 - s_1) * cut
     if FOUR:
         if b_3 > 0.0:
             cut, passed = cut_at(
                 places, a, a_row, a_step, n, row, tiles, xi, weight, least, most, b_0 + b_1 + b_2, b_3, whole,
-                s_3 - s_2, lines, counter, passed, G, HELD, WEIGHTED, BLOCK, PP,
+                s_3 - s_2, lines, counter, passed, G, REGISTERS, WEIGHTED, BLOCK, PP,
             )  # fmt: skip
             begin_3 = begin_2 - (s_3 - s_2) * cut
     u_1, u_2, u_3 = begin_1, begin_2, begin_3
@@ -175,7 +175,7 @@ def potentials_of(
             A_0, A_1, A_2, A_3, B_0, B_1, B_2, B_3, H_0, H_1, H_2, W_01, W_02, W_12, W_03, W_13, W_23, down, up, passed,
         ) = sums_of_several(
             places, a, a_row, a_step, n, row, tiles, xi, weight, u_1, u_2, u_3, s_1, s_2, s_3, whole, lines, counter,
-            passed, G, FOUR, HELD, WEIGHTED, BLOCK, PP,
+            passed, G, FOUR, REGISTERS, WEIGHTED, BLOCK, PP,
         )  # fmt: skip
         damped = done > PATIENCE
         r_0, f_0, far_0 = current(A_0, B_0, b_0, H_0, whole, unknown, damped)
@@ -234,7 +234,7 @@ def several(
     y_row: tl.tensor, b: tl.tensor, b_row: tl.tensor, phi: tl.tensor, phi_row: tl.tensor, eps: tl.tensor,
     eps_rows: tl.tensor, out: tl.tensor, state: tl.tensor, error: tl.tensor, places: tl.tensor, lines: tl.tensor,
     counters: tl.tensor, n: tl.tensor, each: tl.tensor, tiles: tl.tensor, G: tl.tensor, K: tl.constexpr,
-    SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr, PUSH: tl.constexpr, HELD: tl.constexpr,
+    SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr, PUSH: tl.constexpr, REGISTERS: tl.constexpr,
     BLOCK: tl.constexpr, PP: tl.constexpr,
 ) -> None:  # fmt: skip
     """All of it for one row, by programs as in ``thresholds.two``. Targets that weigh nothing go last."""
@@ -275,14 +275,30 @@ def several(
         here, tiles, lines, counter, passed, G, SQUASH, WEIGHTED, BLOCK, PP,
     )  # fmt: skip
     xi, weight = placed_row(
-        x, x_row, x_step, a, a_row, a_step, places, own, here, tiles, mean, std, most, HELD, SQUASH, WEIGHTED, BLOCK
+        x,
+        x_row,
+        x_step,
+        a,
+        a_row,
+        a_step,
+        places,
+        own,
+        here,
+        tiles,
+        mean,
+        std,
+        most,
+        REGISTERS,
+        SQUASH,
+        WEIGHTED,
+        BLOCK,
     )
     u_1, u_2, u_3, good = poison, poison, poison, poison != 0.0
     if poison == 0.0:
         unknown = whole * 0.0 + (ROUNDING_OF_SINGLES if b.dtype.element_ty == tl.float32 else 0.0)
         u_1, u_2, u_3, good, passed = potentials_of(
             places, a, a_row, a_step, own, here, tiles, xi, weight, least, most, b_0, b_1, b_2, b_3, whole, unknown,
-            s_1, s_2, s_3, lines, counter, passed, G, K, HELD, WEIGHTED, BLOCK, PP,
+            s_1, s_2, s_3, lines, counter, passed, G, K, REGISTERS, WEIGHTED, BLOCK, PP,
         )  # fmt: skip
     poison = tl.where(good, poison, float("nan"))
     if not PUSH:
@@ -296,7 +312,7 @@ def several(
     W_01, W_02, W_12, W_03, W_13, W_23, beyond = S_0, S_0, S_0, S_0, S_0, S_0, S_0
     for tile in range(tiles):
         at = places_in(tile, BLOCK)
-        xi, weight = tile_of(places, a, a_row, a_step, own, here, tile, xi, weight, HELD, WEIGHTED, BLOCK)
+        xi, weight = tile_of(places, a, a_row, a_step, own, here, tile, xi, weight, REGISTERS, WEIGHTED, BLOCK)
         p_0, p_1, p_2, p_3, _best_0, _best_1, _best_2, _others = shares_of_several(
             xi, u_1, u_2, u_3, s_1, s_2, s_3, FOUR
         )

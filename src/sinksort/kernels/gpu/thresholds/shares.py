@@ -156,9 +156,10 @@ def sums_of_several(
     places: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, n: tl.tensor, row: tl.tensor,
     tiles: tl.tensor, xi: tl.tensor, weight: tl.tensor, u_1: tl.tensor, u_2: tl.tensor, u_3: tl.tensor, s_1: tl.tensor,
     s_2: tl.tensor, s_3: tl.tensor, whole: tl.tensor, lines: tl.tensor, counter: tl.tensor, passed: tl.tensor,
-    G: tl.tensor, FOUR: tl.constexpr, HELD: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr, PP: tl.constexpr,
+    G: tl.tensor, FOUR: tl.constexpr, REGISTERS: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr,
+    PP: tl.constexpr,
 ) -> Any:  # fmt: skip
-    if HELD:
+    if REGISTERS:
         A_0, A_1, A_2, A_3, B_0, B_1, B_2, B_3, H_0, H_1, H_2, W_01, W_02, W_12, W_03, W_13, W_23, down, up = (
             parts_of_several(xi, weight, u_1, u_2, u_3, s_1, s_2, s_3, FOUR)
         )
@@ -169,7 +170,9 @@ def sums_of_several(
         H_0 = tl.zeros((BLOCK,), tl.float64 if WEIGHTED else tl.float32)
         H_1, H_2 = H_0, H_0
         for tile in range(tiles):
-            xi_here, weight_here = tile_of(places, a, a_row, a_step, n, row, tile, xi, weight, HELD, WEIGHTED, BLOCK)
+            xi_here, weight_here = tile_of(
+                places, a, a_row, a_step, n, row, tile, xi, weight, REGISTERS, WEIGHTED, BLOCK
+            )
             a_0, a_1, a_2, a_3, b_0, b_1, b_2, b_3, h_0, h_1, h_2, w_01, w_02, w_12, w_03, w_13, w_23, d, u = (
                 parts_of_several(xi_here, weight_here, u_1, u_2, u_3, s_1, s_2, s_3, FOUR)
             )

@@ -68,12 +68,12 @@ def threshold_of(
     tiles: tl.tensor, xi: tl.tensor, weight: tl.tensor, least: tl.tensor, most: tl.tensor, b_0: tl.tensor,
     b_1: tl.tensor, whole: tl.tensor, s: tl.tensor, lines: tl.tensor, counter: tl.tensor, passed: tl.tensor,
     G: tl.tensor,
-    HELD: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr, PP: tl.constexpr,
+    REGISTERS: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr, PP: tl.constexpr,
 ) -> Any:  # fmt: skip
     """u, and how often programs have met."""
     begin, passed = cut_at(
         places, a, a_row, a_step, n, row, tiles, xi, weight, least, most, b_0, b_1, whole, s, lines, counter, passed, G,
-        HELD, WEIGHTED, BLOCK, PP,
+        REGISTERS, WEIGHTED, BLOCK, PP,
     )  # fmt: skip
     u = -s * begin
     low, high = -s * most - FARTHEST, -s * least + FARTHEST
@@ -82,7 +82,7 @@ def threshold_of(
     hard = tl.full((), False, tl.int1)
     done = 0
     while (done < STEPS) & open_:
-        if HELD:
+        if REGISTERS:
             out, into, inside, slope = parts_of_two(xi, weight, u, s)
         else:
             out = tl.zeros((BLOCK,), tl.float32)
@@ -90,7 +90,7 @@ def threshold_of(
             inside = tl.zeros((BLOCK,), tl.float64 if WEIGHTED else tl.float32)
             for tile in range(tiles):
                 xi_here, weight_here = tile_of(
-                    places, a, a_row, a_step, n, row, tile, xi, weight, HELD, WEIGHTED, BLOCK
+                    places, a, a_row, a_step, n, row, tile, xi, weight, REGISTERS, WEIGHTED, BLOCK
                 )
                 out_, into_, inside_, slope_ = parts_of_two(xi_here, weight_here, u, s)
                 out += out_
@@ -117,8 +117,8 @@ def threshold_of(
     if WEIGHTED:
         if hard:
             u, passed = between(
-                places, a, a_row, a_step, n, row, tiles, xi, weight, u, s, lines, counter, passed, G, HELD, WEIGHTED,
-                BLOCK, PP,
+                places, a, a_row, a_step, n, row, tiles, xi, weight, u, s, lines, counter, passed, G, REGISTERS,
+                WEIGHTED, BLOCK, PP,
             )  # fmt: skip
     return u, passed
 
@@ -127,7 +127,7 @@ def threshold_of(
 def between(
     places: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, n: tl.tensor, row: tl.tensor,
     tiles: tl.tensor, xi: tl.tensor, weight: tl.tensor, u: tl.tensor, s: tl.tensor, lines: tl.tensor,
-    counter: tl.tensor, passed: tl.tensor, G: tl.tensor, HELD: tl.constexpr, WEIGHTED: tl.constexpr,
+    counter: tl.tensor, passed: tl.tensor, G: tl.tensor, REGISTERS: tl.constexpr, WEIGHTED: tl.constexpr,
     BLOCK: tl.constexpr,
     PP: tl.constexpr,
 ) -> Any:  # fmt: skip
@@ -139,7 +139,7 @@ def between(
     below = tl.full((BLOCK,), -float("inf"), tl.float64)
     above = -below
     for tile in range(tiles):
-        xi, weight = tile_of(places, a, a_row, a_step, n, row, tile, xi, weight, HELD, WEIGHTED, BLOCK)
+        xi, weight = tile_of(places, a, a_row, a_step, n, row, tile, xi, weight, REGISTERS, WEIGHTED, BLOCK)
         inside, _smaller, _larger = shares_of_two(xi, u, s)
         below = tl.maximum(below, tl.where((weight > 0.0) & (inside == 0), xi, -float("inf")))
         above = tl.minimum(above, tl.where((weight > 0.0) & inside, xi, float("inf")))
@@ -148,7 +148,7 @@ def between(
     out = tl.zeros((BLOCK,), tl.float32)
     into = out
     for tile in range(tiles):
-        xi, weight = tile_of(places, a, a_row, a_step, n, row, tile, xi, weight, HELD, WEIGHTED, BLOCK)
+        xi, weight = tile_of(places, a, a_row, a_step, n, row, tile, xi, weight, REGISTERS, WEIGHTED, BLOCK)
         inside, _smaller, _larger = shares_of_two(xi, u, s)
         share = weight.to(tl.float32)
         out += tl.where(inside, 0.0, share * tl.exp(tl.minimum(s * (xi - highest), 0.0).to(tl.float32)))
@@ -165,7 +165,7 @@ def two(
     y_row: tl.tensor, b: tl.tensor, b_row: tl.tensor, phi: tl.tensor, phi_row: tl.tensor, eps: tl.tensor,
     eps_rows: tl.tensor, out: tl.tensor, state: tl.tensor, error: tl.tensor, places: tl.tensor, lines: tl.tensor,
     counters: tl.tensor, n: tl.tensor, each: tl.tensor, tiles: tl.tensor, G: tl.tensor, K: tl.constexpr,
-    SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr, PUSH: tl.constexpr, HELD: tl.constexpr,
+    SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr, PUSH: tl.constexpr, REGISTERS: tl.constexpr,
     BLOCK: tl.constexpr, PP: tl.constexpr,
 ) -> None:  # fmt: skip
     """All of it for one row, by G programs (at most PP) with ``each`` so many values, in so many tiles.
@@ -190,13 +190,29 @@ def two(
         passed, G, SQUASH, WEIGHTED, BLOCK, PP,
     )  # fmt: skip
     xi, weight = placed_row(
-        x, x_row, x_step, a, a_row, a_step, places, own, here, tiles, mean, std, most, HELD, SQUASH, WEIGHTED, BLOCK
+        x,
+        x_row,
+        x_step,
+        a,
+        a_row,
+        a_step,
+        places,
+        own,
+        here,
+        tiles,
+        mean,
+        std,
+        most,
+        REGISTERS,
+        SQUASH,
+        WEIGHTED,
+        BLOCK,
     )
     u = tl.where(b_1 > 0.0, 1.0, -1.0).to(tl.float64) * GONE + poison
     if (b_0 > 0.0) & (b_1 > 0.0) & (poison == 0.0):
         u, passed = threshold_of(
             places, a, a_row, a_step, own, here, tiles, xi, weight, least, most, b_0, b_1, whole, s, lines, counter,
-            passed, G, HELD, WEIGHTED, BLOCK, PP,
+            passed, G, REGISTERS, WEIGHTED, BLOCK, PP,
         )  # fmt: skip
     k = tl.arange(0, 2)
     if not PUSH:
@@ -210,7 +226,7 @@ def two(
     beyond = sum_0
     for tile in range(tiles):
         at = places_in(tile, BLOCK)
-        xi, weight = tile_of(places, a, a_row, a_step, own, here, tile, xi, weight, HELD, WEIGHTED, BLOCK)
+        xi, weight = tile_of(places, a, a_row, a_step, own, here, tile, xi, weight, REGISTERS, WEIGHTED, BLOCK)
         inside, smaller, larger = shares_of_two(xi, u, s)
         w = weight.to(tl.float32)
         product += w * smaller * larger
