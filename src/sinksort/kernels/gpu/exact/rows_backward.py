@@ -196,7 +196,7 @@ def look_back(
     softness = most_over_targets(tl.where(b > 0, D / tl.where(b > 0, b, 1.0), 0.0), 1, X, KB)
     keep_slot(own, _INVERSE, j, inverse_D, KP)
     keep_slot(own, _RESISTANCE, j, resistance, KP)
-    keep_slot(own, _BRIDGE, j, BRIDGE * b * softness, KP)
+    keep_slot(own, _BRIDGE, j, b * BRIDGE * softness, KP)
 
 
 @triton.jit(noinline=True)
