@@ -120,14 +120,10 @@ def _pull_by_grid(request: Request, phi: Tensor) -> Answer:
 
     tensors = x, given.a, request.y, request.b, phi, last, given.eps_rows
     launches(
-        ("grid", request.m, *_launch_key(request)),
-        tensors,
-        (out, state, error),
-        given.eps,
-        make,
-        request.prepared,
+        ("grid", request.m, *_launch_key(request)), tensors, (out, state, error), given.eps, make, request.prepared,
         (x,),
-    )
+        lambda: _pull_back_by_grid(request._replace(prepared=None), phi, state, torch.empty_like(out)),
+    )  # fmt: skip
     return Answer(out, state, error)
 
 
@@ -265,9 +261,11 @@ def _by_thresholds(request: Request, phi: Tensor | None) -> Answer:
         )  # fmt: skip
 
     given = x, a, request.y, request.b, levels, eps_rows
+    cotangents = (out, None) if phi is None else (phi, out)
     launches(
-        ("thresholds", *_launch_key(request, push_)), given, (out, state, error), eps, make, request.prepared, (x,)
-    )
+        ("thresholds", *_launch_key(request, push_)), given, (out, state, error), eps, make, request.prepared, (x,),
+        lambda: _by_thresholds_backward(request._replace(prepared=None), cotangents[0], state, cotangents[1]),
+    )  # fmt: skip
     return Answer(out, state, error)
 
 
