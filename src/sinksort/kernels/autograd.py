@@ -200,7 +200,7 @@ def eager(x: Tensor, implementation: Implementation, request: Request, phi: Tens
     if request.x.is_neg():  # kernels read memory, where the numbers of such a view have the other sign
         request = request._replace(x=request.x.resolve_neg())
     if torch.is_grad_enabled() and x.requires_grad:
-        x = torch._C._functorch.unwrap_if_dead(x)  # what such a transform left behind is its own no longer
+        x = torch._C._functorch.unwrap_if_dead(x)  # a tensor that outlived its transform
         out: Tensor = _Read.apply(x, (implementation, request, phi))  # type: ignore[attr-defined]
         return out
     to_come.gradient = False

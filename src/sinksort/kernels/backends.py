@@ -1,4 +1,4 @@
-"""Whether kernels may be used for a call at all: which backends there are here, and what a call must not ask of them.
+"""Whether kernels may be used for a call at all: which backends there are here, and which calls suit them.
 
 Kernels compute in single precision, for the squared cost and with a solver of their own, and they are differentiated in
 x only. Which kernels those are, ``dispatch`` says.
@@ -22,7 +22,7 @@ from ..core.solvers import Newton, Solver
 from ..core.solvers._common import host_may_look
 from ..core.squash import INCREASING_MAPS
 from .contract import Request
-from .dispatch import AS_TYPED, LEAST_EPS, MOST_EPS, PLAN, Facts, first, kernels_for, module
+from .dispatch import LEAST_EPS, MOST_EPS, PLAN, Facts, first, module
 
 BACKENDS = ("auto", "torch", "triton", "numba")
 
@@ -105,26 +105,20 @@ def refuses(name: str, facts: Facts, backend: str) -> bool:
     row = first("refused", name, facts)
     if row is None or row.answer != PLAN:
         return False
-    _refused("" if backend == "auto" else row.why.format(eps=facts.eps / AS_TYPED, **_sizes(facts)), backend)
+    _refused("" if backend == "auto" else row.reason(facts), backend)
     return True
 
 
-def able(name: str, request: Request, read: str, backend: str) -> bool:
-    """Whether the kernels called ``name`` can answer; remembered as the choice if so. A trace cannot ask them."""
+def able(name: str, request: Request, facts: Facts, backend: str) -> bool:
+    """Whether the kernels called ``name`` can answer; remembered as the choice if so. A trace cannot know the sizes."""
     if not tracing():
-        row = kernels_for(name, request, read)
-        reason = module(row.entry).unable(request)
-        if row.answer == PLAN:
-            facts = Facts(read, request.x.shape[-1], request.y.shape[-1], size=max(request.x.shape[-1], request.m or 0))
-            reason = row.why.format(**_sizes(facts))
+        row = first("kernels", name, facts)
+        assert row is not None, "the last row of each backend fits every request"  # noqa: S101
+        reason = row.reason(facts) if row.answer == PLAN else module(row.entry).unable(request)
         if _refused(reason, backend):
             return False
     remember(name)
     return True
-
-
-def _sizes(facts: Facts) -> dict[str, int]:
-    return {"n": facts.n, "targets": facts.targets, "size": facts.size}
 
 
 def remember(name: str) -> None:
@@ -194,7 +188,7 @@ def _unfit(x: Tensor, options: Options, constants: tuple[Any, ...], name: str, p
 
 
 def _readable(t: Tensor) -> bool:
-    """Whether numbers may be looked at, and the derivatives asked for are those of autograd in reverse mode."""
+    """Whether numbers may be looked at, and derivatives are those of autograd in reverse mode."""
     return eager() and not hidden(t) and host_may_look(t)
 
 
@@ -220,7 +214,7 @@ def _shown(option: object) -> str:
 
 
 def _satisfied(solver: Solver) -> bool:
-    """Whether what kernels do is what was asked for: they are finer than any tolerance that is not very small."""
+    """Whether kernels may stand in for a solver: they are finer than any tolerance that is not very small."""
     if solver == DEFAULT_SOLVER:
         return True
     fine = isinstance(solver, Newton) and (solver.tolerance is None or solver.tolerance >= _REACHED)

@@ -1,4 +1,4 @@
-"""What a fused kernel is asked, and what it answers: the contract that all of them keep.
+"""What kernels get, what they return, and how that is differentiated: the contract that all of them keep.
 
 A kernel does in one go, for rows x (R, n) in single precision, what the reference does in separate steps: standardise,
 squash, solve, read. With targets y_j of weight b_j, K of them, the plan of a row is given by the K numbers gamma,
@@ -39,7 +39,7 @@ clearly in or clearly out, its gradient hangs on the ninth digit of k / n.
 
 **Fewer targets.** When ``m`` says so, y and b are the nodes and weights of a Gauss rule for m equal targets at
 j / (m - 1), see ``rules``, and phi is affine in y. What is pushed is answered at all m targets, see ``by_nodes``; they
-may be the nodes themselves, which are known to be equal then. ``last`` holds what estimates the error of a rule: with
+may be the nodes themselves, which are equal then. ``last`` holds what estimates the error of a rule: with
 E_ij = p_ij / b_j and c_0 = sum_j b_j E_ij = 1, a row is off by at most about 4 max_i sum_l (sum_j b_j last_lj E_ij)^2,
 as a fraction of n.
 """
@@ -59,18 +59,20 @@ class Request(NamedTuple):
     """Rows and their targets. Tensors with 1 in place of R are the same for all rows."""
 
     x: Tensor  #: (R, n) float32, float16 or bfloat16; any strides (several levels of one row have row stride 0)
-    a: Tensor | None  #: (R, n) weights, rows sum to 1; what weighs 0 gets an answer and influences nobody
+    a: Tensor | None  #: (R, n) weights, rows sum to 1; a value of weight 0 gets an answer and influences no other
     y: Tensor  #: (R or 1, K) float32, increasing
-    b: Tensor  #: (R or 1, K) rows sum to 1; what weighs 0 is a slot without a target
+    b: Tensor  #: (R or 1, K) rows sum to 1; an entry of 0 is a slot without a target
     eps: float | Tensor  #: or (R,) float32
     squash: str | None  #: "sigmoid", "arctan", or None when x is x~
     m: int | None = None  #: how many targets the nodes stand for; None: y are the targets
     last: Tensor | None = None  #: (R or 1, 6, K) float32, for the estimate of a rule's error
-    prepared: dict[Any, Any] | None = None  #: what kernels prepared, for all asks that differ in x's numbers alone
+    prepared: dict[Any, Any] | None = (
+        None  #: what kernels prepared, for all requests that differ in the numbers of x alone
+    )
 
 
 class _ToCome(threading.local):
-    """What a thread will ask for next, so that kernels of a GPU are compiled together."""
+    """What a thread will call next, so that kernels of a GPU are compiled together."""
 
     gradient: bool = False
 
@@ -97,8 +99,8 @@ def of_rows(t: Tensor, rows: Tensor) -> Tensor:
     return t[rows] if len(t) > 1 else t
 
 
-#: Of an answer, what nobody sees but kernels and who calls them. On the CPU it may be an array, as a tensor of it, and
-#: an array of that again, would take as long as some rows.
+#: A part of an answer that only kernels and their callers see. On the CPU it may be an array: to make a tensor of it,
+#: and an array of that again, would take as long as some rows.
 State: TypeAlias = Tensor | NDArray[Any]
 
 
@@ -120,13 +122,13 @@ class Kernels(Protocol):
     """One implementation. Rows that hold NaN are answered by NaN; everything else is defined as in the reference."""
 
     def rejects_by_nan(self, request: Request, /) -> bool:
-        """Whether rows that could not be answered are NaN already: nobody needs to look at ``Answer.error`` then."""
+        """Whether rows without an answer are NaN already, so that ``Answer.error`` need not be looked at."""
 
     def state_layout(self, request: Request) -> tuple[int, torch.dtype]:
-        """Columns and dtype of ``Answer.state``, for those who trace the operator."""
+        """Columns and dtype of ``Answer.state``, for tracers of the operator."""
 
     def unable(self, request: Request) -> str | None:
-        """Why these kernels cannot answer, or None if they can. Looks at shapes and dtypes only."""
+        """Why these kernels cannot answer whatever the sizes are, for which ``dispatch`` has the limits; or None."""
 
     def weightless(self, request: Request, /) -> bool:
         """Whether ``push_backward`` knows the gradient of what a target without weight receives."""

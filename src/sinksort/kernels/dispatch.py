@@ -61,7 +61,7 @@ class Facts(NamedTuple):
     read: str  #: "pull", "push" or "logs", see ``contract``
     n: int  #: values of a row
     targets: int  #: of the request: targets or nodes
-    equal: bool = False  #: whether targets are known to be equal: they are nodes of a rule, or all of them
+    equal: bool = False  #: whether the request says that targets are equal: it has nodes of a rule, or all of them
     every: bool = False  #: whether they are all of them
     all_targets: int = 0  #: targets; where they are nodes of a rule, those that it stands for
     size: int = 0  #: the larger of values and of all targets
@@ -82,7 +82,7 @@ class Facts(NamedTuple):
     shared: bool = True  #: whether all rows have the same targets
     one_eps: bool = True  #: whether all rows have the same eps
     # What the request does not say:
-    named: bool = False  #: whether the caller asked for this backend by name
+    named: bool = False  #: whether the caller named this backend
     mask: bool = False  #: whether two targets are those of a top-k mask
     selecting: bool = False  #: whether targets are those of a mask or a quantile
     uneven: bool = False  #: whether the caller gave targets or their weights
@@ -100,7 +100,7 @@ class Row(NamedTuple):
     reads: str
     limits: tuple[tuple[str, float | None, float | None], ...]  #: fact, the least, and what it must be below
     entry: str  #: the module that enters the kernels
-    why: str  #: said to who asked for the kernels by name
+    why: str  #: the reason that a caller reads who named the backend
 
     def fits(self, facts: Facts) -> bool:
         if facts.read not in self.reads:
@@ -110,6 +110,9 @@ class Row(NamedTuple):
             if (least is not None and value < least) or (below is not None and value >= below):
                 return False
         return True
+
+    def reason(self, facts: Facts) -> str:
+        return self.why.format(n=facts.n, targets=facts.targets, size=facts.size, eps=facts.eps / AS_TYPED)
 
 
 def _from(least: float) -> tuple[float | None, float | None]:
@@ -351,14 +354,15 @@ def facts_of(name: str, request: Request, read: str, phi: Tensor | None = None) 
     (R, n), K, m = request.x.shape, request.y.shape[-1], request.m
     double = request.b.dtype == torch.float64
     several = isinstance(request.eps, Tensor)
-    # On a GPU nobody asks for the numbers of a tensor, which would wait for the device.
+    # To read the numbers of a tensor on a GPU would wait for the device.
     eps = 1.0 if several and name == "triton" else least_of(request.eps) * AS_TYPED
     targets = K if m is None else m
-    shared = all(t is None or t.shape[0] == 1 for t in (request.y, request.b, phi, request.last))
+    y, b, last = request.y, request.b, request.last
+    shared = len(y) == 1 and len(b) == 1 and (phi is None or len(phi) == 1) and (last is None or len(last) == 1)
     return Facts(
         read, n, K, m is not None, m == K, targets, max(n, targets, K), n * K, n * targets, n * K * K, eps,
         n * n * eps, R, request.a is not None,
-        m is None and K == 3 and double, double, request.squash is not None, n == K, request.last is not None, shared,
+        m is None and K == 3 and double, double, request.squash is not None, n == K, last is not None, shared,
         not several,
     )  # fmt: skip
 
@@ -376,6 +380,8 @@ def kernels_named(name: str, request: Request, read: str = "pull") -> LogPlanKer
 
 def rejected_row_kernels(name: str, request: Request, read: str) -> RejectedRowKernels | None:
     """The kernels that try rejected rows again, if there are any."""
+    if not REJECTED[name]:
+        return None
     row = first("rejected", name, facts_of(name, request, read))
     return None if row is None else cast("RejectedRowKernels", module(row.entry))
 

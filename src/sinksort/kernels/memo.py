@@ -1,4 +1,4 @@
-"""What an operator asks of kernels, answered; and remembered for calls that differ in the numbers of x alone.
+"""Requests of operators, answered by kernels; and remembered for calls that differ in the numbers of x alone.
 
 To find out which kernels answer, with which targets, takes as long as some of them need. So the request is kept,
 without x, under everything that it depends on; and kernels keep with it what they prepared (``Request.prepared``).
@@ -65,8 +65,8 @@ def remembered_read(
     def answer(x: Tensor, options: Options, *args: _P.args, **named: _P.kwargs) -> Tensor | None:
         if type(x) not in PLAIN or named or not ordinary():
             return _answered(pose(x, options, *args, **named))
-        given = (*options, *args)
-        call = (pose, x.shape, x.dtype, x.device, *given, *map(type, given))  # True is not 1, which it equals
+        # The types tell True from 1, which it equals.
+        call = (pose, x.shape, x.dtype, x.device, options, args, *map(type, options), *map(type, args))
         try:
             kept = _remembered.get(call)
         except TypeError:  # an option that cannot be hashed: the operator says that it is none
@@ -76,7 +76,7 @@ def remembered_read(
             if eps is not None:
                 return answer(x, options._replace(eps=eps), *args)  # type: ignore[call-arg]
             read_out = pose(x, options, *args)  # type: ignore[call-arg]
-            if read_out is None or not read_out.lasting or any(isinstance(t, Tensor) for t in given):
+            if read_out is None or not read_out.lasting or any(isinstance(t, Tensor) for t in (*options, *args)):
                 return _answered(read_out)
             if read_out.request.b.numel() > _MOST_NUMBERS:
                 return _answered(read_out)

@@ -5,7 +5,7 @@ When     Eager calls on the CPU with the default solver, of at most 2,048 values
          solved by ``plan.solve``.
 Why      128 x 100, forward and backward, 2 threads of an EPYC that had other work: float64 ranks take 9.6 ms, cost 1.5
          takes 16 ms, ``sort_with`` takes 8.5 ms. The torch reference takes about 200 ms for each (2026-11-19).
-Keeps    What ``plan.Plan`` keeps. Its M, gamma and start are made when somebody asks for them.
+Keeps    What ``plan.Plan`` keeps. Its M, gamma and start are made when they are first needed.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def exact_plan(problem: Problem, solver: Solver) -> Plan | None:
         found, coarse = family.solve(given), None
     else:
         found, coarse = by_rule
-    if bool((found.error > family.ENOUGH).any()):  # NaN is not late
+    if bool((found.error > family.ENOUGH).any()):  # NaN is no failure to converge
         return None
     return ExactPlan(problem, given, found, coarse)
 

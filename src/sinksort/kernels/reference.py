@@ -1,4 +1,4 @@
-"""The reference's answers to what kernels are asked: for rows they could not do, and for second derivatives."""
+"""Answers of the reference to the requests that kernels get: for rejected rows, and for second derivatives."""
 
 from __future__ import annotations
 

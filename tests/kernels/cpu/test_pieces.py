@@ -14,6 +14,7 @@ import sinksort
 from sinksort.kernels.contract import Request
 from sinksort.kernels.reference import pulled
 from sinksort.linear.rules import gauss_rule
+from tests.devices import refusal
 
 pytest.importorskip("numba")
 from sinksort.kernels.cpu import long as kernels
@@ -487,10 +488,11 @@ def test_what_it_cannot_do_is_said() -> None:
     assert kernels.unable(filler_ask(x, 0.5, 1e-2)) is None
     many = torch.linspace(0, 1, 100).unsqueeze(0)
     asked = Request(x.new_zeros(1).expand(1, 1_000_000), None, many, torch.full_like(many, 0.01), 1e-2, "sigmoid")
-    reason = kernels.unable(asked)
-    assert "at most 20 targets one by one for rows of 1000000 values, and there are 100" in str(reason)
+    reason = refusal("numba", asked)
+    assert "fewer targets one by one for rows of 1000000 values, and there are 100" in str(reason)
+    assert refusal("numba", asked._replace(y=many[:, :20], b=many[:, :20])) is None
     nodes = torch.linspace(0, 1, 2000).unsqueeze(0)
-    reason = kernels.unable(Request(x, None, nodes, torch.full_like(nodes, 1 / 2000), 1e-2, "sigmoid", m=N))
+    reason = refusal("numba", Request(x, None, nodes, torch.full_like(nodes, 1 / 2000), 1e-2, "sigmoid", m=N))
     assert "at most 512 nodes of a rule, and there are 2000" in str(reason)
     reason = kernels.unable(Request(x.to("meta"), None, many, many, 1e-2, "sigmoid"))
     assert "work on the CPU, and x is on meta" in str(reason)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import sinksort
-from sinksort.kernels import autograd
+from sinksort.kernels import autograd, dispatch
 from sinksort.kernels.contract import Request, in_tensors
 
 from .test_rows import ACCEPTED, REFERENCE, inputs
@@ -120,7 +120,7 @@ def test_rows_with_nan_are_nan_and_rows_with_infinities_are_not_answered() -> No
 @pytest.mark.parametrize(("n", "m", "able"), [(300, 300, True), (300, 2, False), (8, 300, False), (9000, 9000, False)])
 def test_for_whom_they_are(n: int, m: int, able: bool) -> None:
     request, _ = ranks_of(torch.zeros(1, n), 1e-2)
-    assert numba_late.able(request._replace(m=m)) is able
+    assert (dispatch.rejected_row_kernels("numba", request._replace(m=m), "pull") is numba_late) is able
 
 
 def test_gradients_of_nearly_hard_rows_are_not_answered() -> None:

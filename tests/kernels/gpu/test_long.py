@@ -11,6 +11,7 @@ from sinksort.kernels.contract import Request
 from sinksort.kernels.requests.targets import default_targets, membership_targets
 from sinksort.operators.selecting import filler_weights
 from tests import inputs
+from tests.devices import refusal
 
 pytest.importorskip("triton", reason="Triton is made for Linux only")
 
@@ -362,5 +363,5 @@ class TestContract:
         x = row_of_each("normal")
         assert kernels.unable(rank_request(x)[0]) is None
         assert kernels.unable(quantile_request(x)) is None
-        assert "at most 4 targets" in kernels.unable(rank_request(x, nodes=None)[0])
-        assert "at most 128 nodes, and there are 200" in kernels.unable(rank_request(x, nodes=200)[0])
+        assert "at most 4 targets" in str(refusal("triton", rank_request(x, nodes=None)[0]))
+        assert "128 nodes of a rule, and there are 200" in str(refusal("triton", rank_request(x, nodes=200)[0]))

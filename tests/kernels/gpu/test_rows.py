@@ -8,6 +8,7 @@ import torch
 import sinksort
 from sinksort.kernels.contract import Request
 from sinksort.kernels.requests.targets import default_targets, membership_targets
+from tests.devices import refusal
 from tests.masks import true_mask
 
 pytest.importorskip("triton", reason="Triton is made for Linux only")
@@ -354,8 +355,8 @@ def test_why_an_ask_is_refused(monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     assert triton_rows.unable(request) is None
     assert "single precision, and x is torch.float64" in triton_rows.unable(request._replace(x=request.x.double()))
-    assert "at most 2048 values, and there are 2049" in triton_rows.unable(request._replace(x=torch.zeros(1, 2049)))
-    assert "at most 2048 targets, and there are 5000" in triton_rows.unable(request._replace(m=5000))
+    assert "one by one and 128 nodes" in str(refusal("triton", request._replace(x=torch.zeros(1, 2049))))
+    assert "at most 2048 values and targets, and there are 5000" in str(refusal("triton", request._replace(m=5000)))
     assert "squash='tanh'" in triton_rows.unable(request._replace(squash="tanh"))
     monkeypatch.delenv("TRITON_INTERPRET")
     assert "run on CUDA, and x is on cpu" in triton_rows.unable(request)

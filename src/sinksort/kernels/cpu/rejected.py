@@ -51,7 +51,7 @@ def _of_all_targets(request: Request) -> Request:
 
 
 def _answered(request: Request, phi: Tensor, w: Tensor | None) -> tuple[Tensor, Tensor]:
-    a, y, b, eps, n, K, squash, (of_y, _, _, of_eps, of_a) = inputs(request, weighted=True)
+    a, y, b, eps, n, K, squash, (of_y, _, _, of_eps, of_a) = inputs(request)
     R, m = len(request.x), 0 if request.m is None else request.m
     out, errors = np.empty((R, n), np.float32), np.empty(R, np.float32)
     steps = (of_y, step(phi), 0, of_eps, of_a)

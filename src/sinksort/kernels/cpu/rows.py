@@ -140,14 +140,14 @@ def logs(request: Request) -> Answer:
     (R, n), K = request.x.shape, request.y.shape[-1]
     out, state = np.empty((R, n, K), np.float32), np.empty((R, logs_layout(request)[0]), np.float32)
     error = np.empty(R, np.float32)
-    given = inputs(request, weighted=True)
+    given = inputs(request)
     run(logs_rows, R, _PRICE_OF_LOGS * R * n * K, flat(request.x), *given, out.reshape(-1), state.reshape(-1), error)
     return Answer(torch.from_numpy(out), state, error)
 
 
 def logs_backward(request: Request, state: State, C: Tensor) -> Tensor:
     (R, n), K = request.x.shape, request.y.shape[-1]
-    grad, given = np.empty((R, n), np.float32), inputs(request, weighted=True)
+    grad, given = np.empty((R, n), np.float32), inputs(request)
     work, answers = _PRICE_OF_LOGS * R * n * K, (grad.reshape(-1), _kept(state))
     run(logs_rows_backward, R, work, flat(request.x), *given, flat(C), *answers)
     return like(grad, request.x)
@@ -205,13 +205,13 @@ def _pull_kernel(request: Request, phi: Tensor) -> _Launch:
     answering = _answering(request, "pull", phi)
     if answering == dispatch.REJECT_ALL:
         return _REJECT_ALL
-    a, y, b, eps, n, K, squash, (of_y, _, _, of_eps, of_a) = inputs(request)
+    a, y, b, eps, n, K, squash, (of_y, _, _, of_eps, of_a) = inputs(request, answering != dispatch.TWO)
     last, levels, m = _NOTHING if request.last is None else flat(request.last), flat(phi), _targets_behind(request.m)
     steps = (of_y, step(phi), 0 if request.last is None else step(request.last), of_eps, of_a)
     R = request.x.shape[0]
     work, groups = _PRICE * R * n * K, (R + 15) // 16
     if answering == dispatch.TWO:
-        return _Launch(pull_two, R, work, (_weights(request), y, *_exact(request), levels, eps, n, squash, steps))
+        return _Launch(pull_two, R, work, (_weights(request), y, *_exact(request, True), levels, eps, n, squash, steps))
     if answering == dispatch.BAND:
         return _Launch(pull_band, groups, work, (a, y, b, levels, last, eps, n, K, m, squash, steps))
     if answering == dispatch.LANES:
@@ -223,11 +223,11 @@ def _pull_kernel(request: Request, phi: Tensor) -> _Launch:
 
 def _push_kernel(request: Request) -> _Launch:
     answering = _answering(request, "push")
-    a, y, b, eps, n, K, squash, steps = inputs(request)
+    a, y, b, eps, n, K, squash, steps = inputs(request, answering != dispatch.TWO)
     R = request.x.shape[0]
     work, groups = _PRICE * R * n * K, (R + 15) // 16
     if answering == dispatch.TWO:
-        return _Launch(push_two, R, work, (_weights(request), y, *_exact(request), eps, n, squash, steps))
+        return _Launch(push_two, R, work, (_weights(request), y, *_exact(request, True), eps, n, squash, steps))
     if answering == dispatch.SORT:
         return _Launch(push_sorted, R, work, (a, y, b, eps, n, K, squash, _columns(request), steps))
     if answering == dispatch.LANES:
@@ -246,13 +246,13 @@ def _backward_kernel(request: Request, phi: Tensor, push: bool) -> _Launch:
     answering = _answering(request, "push") if push else _answering(request, "pull", phi)
     if answering == dispatch.REJECT_ALL:
         return _REJECT_ALL
-    a, y, b, eps, n, K, squash, (of_y, _, _, of_eps, of_a) = inputs(request)
+    a, y, b, eps, n, K, squash, (of_y, _, _, of_eps, of_a) = inputs(request, answering != dispatch.TWO)
     levels, m = flat(phi), _targets_behind(request.m)
     how = (squash, push, (of_y, step(phi), 0, of_eps, of_a))
     R = request.x.shape[0]
     work, groups = _PRICE * R * n * K, (R + 15) // 16
     if answering == dispatch.TWO:
-        return _Launch(two_backward, R, work, (_weights(request), y, _exact(request)[0], levels, eps, n, *how))
+        return _Launch(two_backward, R, work, (_weights(request), y, _exact(request, True)[0], levels, eps, n, *how))
     if answering == dispatch.SORT:
         return _Launch(sorted_backward, R, work, (a, y, b, levels, eps, n, K, squash, _columns(request), how[2]))
     if answering == dispatch.BAND and push:
@@ -322,7 +322,11 @@ def _eps(eps: float) -> F32:
 
 def _columns(request: Request) -> int:
     """Columns of the state. They do not depend on the number of rows, nor on the read."""
-    facts = dispatch.facts_of("numba", request, "pull")
+    return _columns_for(dispatch.facts_of("numba", request, "pull"), _targets_behind(request.m))
+
+
+@functools.lru_cache(maxsize=256)
+def _columns_for(facts: dispatch.Facts, m: int) -> int:
     pulled = _answer_of(facts._replace(rows=dispatch.BAND_ROWS, weighted=False, shared=True))
     if pulled == dispatch.REJECT_ALL:
         return 0
@@ -333,7 +337,7 @@ def _columns(request: Request) -> int:
     n, K = facts.n, facts.targets
     if pulled == dispatch.LANES and _answer_of(facts._replace(read="push")) == dispatch.LANES:
         return int(lanes_state(K))
-    return _state_of_row(n, K, _targets_behind(request.m))
+    return int(band_layout(n, K, m).size if n <= MOST_IN_BAND and K <= SAVED else state_size(n, K, m))
 
 
 def _answer_of(facts: dispatch.Facts) -> str | None:
@@ -341,15 +345,10 @@ def _answer_of(facts: dispatch.Facts) -> str | None:
     return None if row is None else row.answer
 
 
-@functools.lru_cache(maxsize=256)
-def _state_of_row(n: int, K: int, m: int) -> int:
-    return int(band_layout(n, K, m).size if n <= MOST_IN_BAND and K <= SAVED else state_size(n, K, m))
-
-
-def inputs(request: Request, weighted: bool = False) -> _Given:
+def inputs(request: Request, weighted: bool = True) -> _Given:
     """What all kernels are given after x: a, y, b, eps, n, K, squash and the steps from row to row.
 
-    ``weighted``: a is wanted for two targets as well, whose own kernels have it from ``_weights``.
+    ``weighted``: whether a is wanted; the kernels for two targets have it from ``_weights``.
     """
     R, n = request.x.shape
     y, b = request.y, request.b
@@ -358,19 +357,15 @@ def inputs(request: Request, weighted: bool = False) -> _Given:
         y, b = y.expand(R, K), b.expand(R, K)
     eps = flat(request.eps) if isinstance(request.eps, Tensor) else _eps(request.eps)
     steps = (K if y.shape[0] > 1 else 0, 0, 0, 1 if len(eps) > 1 else 0, 0 if request.a is None else n)
-    a = _NOTHING if request.a is None or (not weighted and _has_one_unknown(request)) else flat(request.a)
+    a = _NOTHING if request.a is None or not weighted else flat(request.a)
     return a, flat(y), flat(b), eps, n, K, SQUASH_CODES[request.squash], steps
 
 
-def _exact(request: Request) -> tuple[F64, float]:
+def _exact(request: Request, one_unknown: bool = False) -> tuple[F64, float]:
     """b as kernels for a few targets want it, and the relative rounding of what they see of b and of the weights."""
     b = request.b if request.y.shape[0] == request.b.shape[0] else request.b.expand(request.x.shape[0], -1)
-    single = b.dtype == torch.float32 or (request.a is not None and not _has_one_unknown(request))
+    single = b.dtype == torch.float32 or (request.a is not None and not one_unknown)
     return _wide(b), _SINGLE if single else 0.0
-
-
-def _has_one_unknown(request: Request) -> bool:
-    return _answering(request, "pull") == dispatch.TWO
 
 
 def _weights(request: Request) -> F64:

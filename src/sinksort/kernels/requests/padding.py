@@ -4,8 +4,8 @@ A row of c values and padding has c default targets. So the rule for long rows d
 values of a row are as many as it holds. Rows with equally many values are the rows of a batch without padding, for
 which there are kernels: there is one call for each number of values that occurs.
 
-Masks are left to ``requests``, or to the reference behind it, where rows to be ranked are so short that kernels can do
-with the mask; on a GPU, where batches are what counts; and where nobody may look at the mask.
+Masks are handed on to ``requests``, or to the reference behind it, where rows to be ranked are so short that kernels
+can do with the mask; on a GPU, where one large batch is faster; and where the host may not look at the mask.
 """
 
 from __future__ import annotations

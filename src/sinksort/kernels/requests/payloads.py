@@ -104,11 +104,11 @@ class _Pushed(torch.autograd.function._SingleLevelFunction):
         if torch.is_grad_enabled():
             return *_differentiated(again, x, w, c), None
         of_x, of_w, fine = ctx.found.carry_backward(w, c)
-        if not bool(fine.all()):  # nearly all of it cancelled, as single precision does not tell from all
-            late = (~fine).nonzero().squeeze(-1)
+        if not bool(fine.all()):  # nearly all of it cancelled, and single precision has no digits left
+            rejected = (~fine).nonzero().squeeze(-1)
             with torch.enable_grad():
-                own = x.detach()[late].requires_grad_()
-                (of_x[late],) = torch.autograd.grad(again(own, w.detach()[late]), own, c[late])
+                values = x.detach()[rejected].requires_grad_()
+                (of_x[rejected],) = torch.autograd.grad(again(values, w.detach()[rejected]), values, c[rejected])
         return of_x, of_w, None
 
 
@@ -146,6 +146,6 @@ def _plan(request: Request, x: Tensor) -> Any:
 
 def _differentiated(function: Callable[..., Tensor], x: Tensor, w: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     """Cotangents that can be differentiated again."""
-    own = x.view_as(x), w.view_as(w)
-    of_x, of_w = torch.autograd.grad(function(*own), own, c, create_graph=True)
+    views = x.view_as(x), w.view_as(w)
+    of_x, of_w = torch.autograd.grad(function(*views), views, c, create_graph=True)
     return of_x, of_w

@@ -77,7 +77,7 @@ def request_for(call: Call, at: Targets) -> tuple[Request | None, Tensor | None]
         return None, None
     if _has_empty(call, request) and refuses(call.name, facts._replace(empty=True), o.backend):
         return None, None
-    return (request, kept) if able(call.name, request, call.read, o.backend) else (None, None)
+    return (request, kept) if able(call.name, request, facts, o.backend) else (None, None)
 
 
 def pulled(call: Call, at: Targets) -> ReadOut | None:

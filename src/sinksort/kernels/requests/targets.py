@@ -14,7 +14,7 @@ from ...core.squash import Squash
 from ...linear.rules import LAST, MOST_READABLE, gauss_rule
 from ..dispatch import MOST_TARGETS
 
-_VERY_FEW = 20  #: so many targets are never given by a rule
+_LEAST_FOR_A_RULE = 20  #: up to so many targets there is no rule
 _SORTING = 5.0  #: nodes per sqrt(eps) of sorts
 _LEAST_AS_THEY_ARE, _SPREAD_AS_THEY_ARE = 40, 8.0  #: nodes, and square of the spread, of values without a squash
 
@@ -42,7 +42,7 @@ def nodes_for(eps: float) -> int:
 
 
 def nodes_as_they_are(eps: float) -> int:
-    """The same for values without a squash, whose spread nobody knows yet: logits have some units, and some stand out.
+    """The same for values without a squash, whose spread is not known: logits have some units, and some stand out.
 
     With fewer nodes nearly every row would be done twice. Forty are enough at eps = 1 for standard deviations from 0.3
     to 10, and values up to 40 above the others; at eps = 0.1 and 0.01 these are enough for standard normal rows.
@@ -71,13 +71,13 @@ def nodes_in_place_of(m: int, eps: float, name: str, squash: Squash = "sigmoid")
     if name == "triton" and m <= MOST_TARGETS:
         padded = max(16, 1 << (3 * nodes // 2 - 1).bit_length())
         return padded if 2 * padded <= 1 << (m - 1).bit_length() else None
-    return nodes if m > _VERY_FEW and m >= 1.3 * nodes else None
+    return nodes if m > _LEAST_FOR_A_RULE and m >= 1.3 * nodes else None
 
 
 def sorting_nodes(m: int, eps: float, squash: Squash = "sigmoid") -> int | None:
     """The same for sorted values, which are read between the nodes: to Numba's kernels.
 
-    With somewhat more nodes hardly any row has to be asked twice; up to 128 only, as from there on Newton's matrix
+    With somewhat more nodes hardly any row has to be solved twice; up to 128 only, as from there on Newton's matrix
     costs more than that.
 
     >>> sorting_nodes(1000, 1e-2), sorting_nodes(1000, 1e-3), sorting_nodes(60, 1e-2)
@@ -86,7 +86,7 @@ def sorting_nodes(m: int, eps: float, squash: Squash = "sigmoid") -> int | None:
     nodes = max(nodes_for(eps), min(8 * math.ceil(_SORTING / math.sqrt(eps) / 8), MOST_TARGETS))
     if squash is None:
         nodes = nodes_as_they_are(eps)
-    return nodes if m > _VERY_FEW and m >= 1.3 * nodes and nodes <= MOST_READABLE * math.sqrt(m) else None
+    return nodes if m > _LEAST_FOR_A_RULE and m >= 1.3 * nodes and nodes <= MOST_READABLE * math.sqrt(m) else None
 
 
 def default_targets(n: int, m: int, nodes: int | None, descending: bool, device: torch.device) -> Targets:
