@@ -358,7 +358,7 @@ def facts_of(name: str, request: Request, read: str, phi: Tensor | None = None) 
     eps = 1.0 if several and name == "triton" else least_of(request.eps) * AS_TYPED
     targets = K if m is None else m
     y, b, last = request.y, request.b, request.last
-    shared = len(y) == 1 and len(b) == 1 and (phi is None or len(phi) == 1) and (last is None or len(last) == 1)
+    shared = y.shape[0] == b.shape[0] == 1 and all(t is None or t.shape[0] == 1 for t in (phi, last))
     return Facts(
         read, n, K, m is not None, m == K, targets, max(n, targets, K), n * K, n * targets, n * K * K, eps,
         n * n * eps, R, request.a is not None,
