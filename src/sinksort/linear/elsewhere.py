@@ -79,7 +79,7 @@ def first_grid(eps: Tensor, dtype: torch.dtype, few: bool) -> tuple[int, int, in
     """
     smallest = eps.detach().amin().item()
     cells, nodes = first_sizes(smallest, dtype)
-    points = 8 if few else 4
+    points = 8 if few else 6
     if dtype == torch.float64:
         cells, points = max(64, math.ceil(16 / math.sqrt(smallest))), 10
     elif few:

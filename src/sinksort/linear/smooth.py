@@ -225,7 +225,7 @@ class SmoothPlan:
     >>> import torch, sinksort
     >>> plan = sinksort.smooth_transport(torch.linspace(-1, 1, 20_001))
     >>> plan.nodes, plan.cells
-    (tensor(42), tensor(480))
+    (tensor(42), tensor(120))
     >>> bool(plan.estimated_error < 5e-6), plan.ranks()[10_000]
     (True, tensor(10001.))
     """
