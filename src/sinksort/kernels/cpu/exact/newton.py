@@ -33,7 +33,7 @@ _WANTED = 1e-13  # marginal error that costs one more cheap step
 _SLOW = 0.6
 # How far potentials may still be off, in units of eps, and the error at which that is no matter. Where masses leak
 # across a gap, the gradient is the leak over eps: an error of 1e-13 was 1.4% of a leak of 1e-11.
-_LEFT, _NOTHING = 1e-6, 2e-15
+_LEFT, _NOTHING = 1e-5, 2e-15
 _FAR = 25.0  # potentials that moved as far as this, in units of eps, make other pairs matter
 
 
