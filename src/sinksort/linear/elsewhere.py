@@ -70,6 +70,9 @@ class Elsewhere:
     def standing(self) -> tuple[Tensor, Tensor]:
         raise AssertionError("values that are elsewhere stand on a grid, always")
 
+    def pivot(self, payload: Tensor) -> Tensor:
+        return payload.new_zeros(len(payload), 1)  # nobody knows the payload of the others
+
 
 def first_grid(eps: Tensor, dtype: torch.dtype, few: bool) -> tuple[int, int, int]:
     """(cells, nodes, points) to begin with; onto ``few`` targets, or onto as many as there are values.
