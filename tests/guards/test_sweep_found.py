@@ -1,4 +1,4 @@
-"""Rows that a sweep found wrong, once: each stays right, and the judge and the oracle of the sweep are right about it."""
+"""Rows that a sweep found wrong, once: each stays right. The judge and the oracle of the sweep are right about it."""
 
 from __future__ import annotations
 
