@@ -23,8 +23,10 @@ from . import by_nodes
 from .engine.maths import F32, F64, SQUASH_CODES
 from .engine.sources import padded
 from .engine.threads import run
+from .lanes.band_others import band_layout
 from .lanes.band_push import many_push_backward, push_band
-from .lanes.band_rows import MOST_IN_BAND, band_backward, band_layout, pull_band
+from .lanes.band_rows import MOST_IN_BAND, pull_band
+from .lanes.band_rows_backward import band_backward
 from .lanes.plan import MOST_IN_LANES
 from .lanes.rows import lanes_state, pull_lanes, push_lanes
 from .lanes.rows_backward import lanes_backward
@@ -269,7 +271,8 @@ def _backward_kernel(request: Request, phi: Tensor, push: bool) -> _Launch:
     if push and _in_double(request):
         return _Launch(sorted_backward, R, work, (a, y, b, levels, eps, n, K, squash, _columns(request), how[2]))
     if not push and R >= 16 and _in_band(request, phi):
-        return _Launch(band_backward, groups, work, (a, y, b, levels, eps, n, K, m, request.m is not None, *how))
+        ruled = request.m is not None
+        return _Launch(band_backward, groups, work, (a, y, b, levels, eps, n, K, m, ruled, squash, how[2]))
     if _in_lanes(n, K, request.m):
         return _Launch(lanes_backward, groups, work, (a, y, b, levels, eps, n, K, *how))
     if _by_sums(K, request.m):
@@ -311,12 +314,12 @@ def _by_sums(K: int, m: int | None) -> bool:
 
 
 def _in_band(request: Request, phi: Tensor) -> bool:
-    """Whether rows go sixteen at a time in blocks: they share their targets, and are soft and not too long."""
+    """Whether rows go sixteen at a time in blocks: they are soft and not too long, and a rule is the same for all."""
     n, K, eps = request.x.shape[-1], request.y.shape[-1], request.eps
-    if n > MOST_IN_BAND or not MOST_THRESHOLDS < K <= SAVED or not _soft(n, eps) or request.a is not None:
+    if n > MOST_IN_BAND or not MOST_THRESHOLDS < K <= SAVED or not _soft(n, eps):
         return False
     several = request.y, request.b, phi, phi if request.last is None else request.last
-    return all(t.shape[0] == 1 for t in several)
+    return request.m is None or all(t.shape[0] == 1 for t in several)
 
 
 def _soft(n: int, eps: float | Tensor) -> bool:
