@@ -224,7 +224,7 @@ def request_of(
     squash: Any,
     behind: bool = False,
 ) -> tuple[Request | None, Tensor | None]:
-    """``behind``: padding goes behind all values, so that value i of every row is sent to the targets around i."""
+    """``behind``: padding goes behind all values, and the request says that there is padding (see ``contract``)."""
     n = rows.shape[-1]
     if rows.numel() == 0:
         return None, None
@@ -244,7 +244,8 @@ def request_of(
         if weights is not None:
             require_non_negative(a, "weights")
         a = a / a.sum(-1, keepdim=True)
-    return Request(flat, a, at.y, at.b, softness(eps, rows), squash, at.m, at.last), kept
+    last = at.y.new_empty(1, 0, at.y.shape[-1]) if behind and mask is not None else at.last
+    return Request(flat, a, at.y, at.b, softness(eps, rows), squash, at.m, last), kept
 
 
 def softness(eps: float | Tensor, rows: Tensor) -> float | Tensor:

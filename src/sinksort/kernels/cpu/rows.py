@@ -233,6 +233,7 @@ def _pull_kernel(request: Request, phi: Tensor) -> _Launch:
     if _by_threshold(request):
         return _Launch(pull_two, R, work, (_weights(request), y, *_exact(request), levels, eps, n, squash, steps))
     if R >= 16 and _in_band(request, phi):
+        steps = (of_y, step(phi), _is_padded(request), of_eps, of_a)
         return _Launch(pull_band, groups, work, (a, y, b, levels, last, eps, n, K, m, squash, steps))
     if _in_lanes(n, K, request.m):
         return _Launch(pull_lanes, groups, work, (a, y, b, levels, eps, n, K, squash, steps))
@@ -272,7 +273,8 @@ def _backward_kernel(request: Request, phi: Tensor, push: bool) -> _Launch:
         return _Launch(sorted_backward, R, work, (a, y, b, levels, eps, n, K, squash, _columns(request), how[2]))
     if not push and R >= 16 and _in_band(request, phi):
         ruled = request.m is not None
-        return _Launch(band_backward, groups, work, (a, y, b, levels, eps, n, K, m, ruled, squash, how[2]))
+        steps = (of_y, step(phi), _is_padded(request), of_eps, of_a)
+        return _Launch(band_backward, groups, work, (a, y, b, levels, eps, n, K, m, ruled, squash, steps))
     if _in_lanes(n, K, request.m):
         return _Launch(lanes_backward, groups, work, (a, y, b, levels, eps, n, K, *how))
     if _by_sums(K, request.m):
@@ -320,6 +322,12 @@ def _in_band(request: Request, phi: Tensor) -> bool:
         return False
     several = request.y, request.b, phi, phi if request.last is None else request.last
     return request.m is None or all(t.shape[0] == 1 for t in several)
+
+
+def _is_padded(request: Request) -> int:
+    """1 if rows have padding behind their values and behind their default targets, else 0."""
+    padded = request.m is None and request.last is not None and request.last.numel() == 0
+    return int(padded and request.y.shape[0] > 1 and request.x.shape[-1] == request.y.shape[-1])
 
 
 def _soft(n: int, eps: float | Tensor) -> bool:

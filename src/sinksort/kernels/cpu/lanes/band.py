@@ -39,6 +39,7 @@ _LARGEST_RATIO = 40.0  #: logarithm of the largest quotient of neighbours in a r
 NEAR = 4.0  #: reduced cost up to which a source joins targets in Newton's matrix: what is left out is a hundredth
 _RIDGE, _TINY = np.float32(1e-6), np.float32(1e-30)
 _LARGEST_STEP = np.float32(2.0)
+_NEXT_TO_NOTHING = np.float32(1e-15)  #: scaling of padding: it keeps sums from being 0, and is lost in all others
 _TOLERANCE, _TOLERANCE_OF_FLOW = np.float32(1e-6), np.float32(1e-5)
 _MOST_STEPS, _KEEP, _MARGIN = 12, np.float32(0.2), np.float32(3.0)  #: steps; shares of an error
 
@@ -84,14 +85,21 @@ def band_staircase(t: F64, y: F64, K: int, KP: int, before: I64, after: I64, h: 
 
 
 @jit_no_refcount
-def lane_staircases(t: F64, mass: F32, n: int, y: F64, share: F32, K: int, KP: int, h: F64) -> None:
-    """``band_staircase`` where each row has boundaries of its own; see ``engine.staircase.passages``."""
+def lane_staircases(t: F64, mass: F32, n: int, y: F64, share: F32, K: int, counts: I64, h: F64) -> None:
+    """``band_staircase`` where each row has boundaries of its own; see ``engine.staircase.passages``.
+
+    counts  (16,)  IN  targets of each row without padding, behind which target j is as far as value j
+    """
+    KP = len(share) // 16
     for lane in range(16):
         before, after, level, height = lane, lane, 0.0, 0.0
         up_to_before = up_to_after = np.float64(mass[lane])
         last = 16 * (n - 1) + lane
         h[lane] = 0.0
-        for j in range(lane, 16 * (K - 1) + lane, 16):
+        live = 16 * (min(K, counts[lane]) - 1) + lane
+        for j in range(live, 16 * (K - 1) + lane, 16):
+            h[j + 16] = 0.5 * (t[j] + t[j + 16]) * (y[j + 16] - y[j])
+        for j in range(lane, live, 16):
             level += share[j]
             while before < last and up_to_before < level - SAME_MASS_SINGLE:
                 before += 16
@@ -100,6 +108,9 @@ def lane_staircases(t: F64, mass: F32, n: int, y: F64, share: F32, K: int, KP: i
                 after += 16
                 up_to_after += mass[after]
             height += 0.5 * (t[before] + t[after]) * (y[j + 16] - y[j])
+            h[j + 16] = height
+        for j in range(live, 16 * (K - 1) + lane, 16):
+            height += h[j + 16]
             h[j + 16] = height
         for j in range(16 * K + lane, 16 * KP, 16):
             h[j] = height
@@ -296,7 +307,7 @@ def _inverse(pivot: Any) -> Any:
 def band_eliminate(W: F32, KP: int, width: int, ends: I64, b: F32, flow: F32, inv: F32) -> None:
     """``row.newton.eliminate``: four nodes among themselves, then the others by all four at once.
 
-    b  (K, 16)  IN  weights of targets, infinite at the last one of each row: that is the ground
+    b  (K, 16)  IN  weights of targets, infinite at the last one of each row, which is the ground; -1 of padding
     """
     ground = load(flow, 0) * _RIDGE
     for k in range(0, KP, 4):
@@ -368,7 +379,7 @@ def band_newton(G: F32, mass: F32, K: int, table: I64, share: F32, ground: F32, 
     KP, before = len(share) // 16, splat(np.inf)
     best, lo, hi, ends = table[BEST], table[LO], table[HI], table[ENDS]
     for j in range(0, 16 * KP, 16):
-        store(u, j, load(share, j))
+        store(u, j, select(load(ground, j) >= 0.0, load(share, j), splat(_NEXT_TO_NOTHING)))
     for step in range(_MOST_STEPS):
         band_scale(G, mass, KP, best, lo, hi, u, v, s, flow)
         errors = splat(0.0)
@@ -385,7 +396,8 @@ def band_newton(G: F32, mass: F32, K: int, table: I64, share: F32, ground: F32, 
             return step
         if step == 0:
             for j in range(0, 16 * K, 16):
-                store(u, j, load(share, j) / larger(load(s, j), splat(_TINY)))
+                balanced = load(share, j) / larger(load(s, j), splat(_TINY))
+                store(u, j, select(load(ground, j) >= 0.0, balanced, load(u, j)))
             continue
         if step == 1 or any_lane((errors > near) & (errors > before * _KEEP)):
             band_edges(G, mass, KP, table[NEAR_LO], table[NEAR_HI], u, v, ends, width, Q, W)

@@ -40,7 +40,7 @@ from .plan import lane_places
 XS, INDEX, V, MASS, WEIGHT, MEAN, COV, COV_2, LEFT = range(9)  # rows of BandShape.n32, each of the sources
 #: Rows of BandShape.k32, each of the targets. GROUND is SHARE, but infinite at the last target that weighs something.
 U, S, Z, TENSION, LAM, PHI, INV, GUESS, SHARE, GROUND, PLACE = range(11)
-EVEN, APART = range(2)  # of BandShape.facts
+EVEN, APART, PADDED = range(3)  # of BandShape.facts
 
 WIDTH = 60  #: how many targets a target is joined with in the matrix that is kept
 _ROUNDING = np.float32(1e-6)
@@ -63,7 +63,8 @@ class BandShape(NamedTuple):
     ends: F64  #: (4, 16): the first and last target, 1, and 2 / eps
     table: I64
     rows: I64  #: (16): which rows these are
-    facts: I64  #: whether targets are at equal distances; whether rows have boundaries of their own
+    counts: I64  #: (16): targets of each row without padding
+    facts: I64  #: whether targets are at equal distances; whether rows have boundaries of their own, or padding
     G: F32
     Q: F32
     W: F32
@@ -86,7 +87,8 @@ def band_for(n: int, K: int, ruled: bool, y: F32, b: F32) -> BandShape:
         in_lines(64, np.float64).reshape(4, 16),
         np.zeros((8, max(N, KP)), np.int64),
         np.zeros(16, np.int64),
-        np.zeros(2, np.int64),
+        np.zeros(16, np.int64),
+        np.zeros(3, np.int64),
         in_lines(16 * N * KP, np.float32),
         in_lines(16 * N * KP, np.float32),
         in_lines(16 * KP * KP, np.float32),
@@ -104,12 +106,13 @@ def band_for(n: int, K: int, ruled: bool, y: F32, b: F32) -> BandShape:
 def targets_into(k: BandShape, y: F32, b: F32, step: int, K: int) -> None:
     """Targets of the rows ``k.rows``, ``step`` from row to row; 0 if they share them."""
     KP, share, ground = len(k.y) // 16, k.k32[SHARE], k.k32[GROUND]
-    even = K >= 4 and K % 4 == 0
+    even, padding = K >= 4 and K % 4 == 0, k.facts[PADDED] > 0
     for lane in range(16):
         first = k.rows[lane] * step
         last = K - 1
         while last > 0 and not b[first + last] > 0.0:
             last -= 1
+        k.counts[lane] = last + 1 if padding else K
         low, high = np.float64(y[first]), np.float64(y[first + last])
         k.ends[0, lane], k.ends[1, lane] = low, np.float64(y[first + K - 1])
         distance = (high - low) / last if last > 0 else 0.0
@@ -122,6 +125,8 @@ def targets_into(k: BandShape, y: F32, b: F32, step: int, K: int) -> None:
         for j in range(KP):
             o, weight = 16 * j + lane, b[first + j] if j < K else np.float32(0.0)
             share[o], ground[o] = weight, np.float32(np.inf) if j == last else weight
+            if padding and j > last:
+                ground[o] = -1.0
             k.k32[PLACE, o] = np.float32(k.y[o])
         even = even and last > 0 and off < _EVEN * abs(high - low)
         if step == 0 and lane == 0:
@@ -133,7 +138,7 @@ def targets_into(k: BandShape, y: F32, b: F32, step: int, K: int) -> None:
 
 @jit_no_refcount
 def _same_for_all(k: BandShape, KP: int) -> None:
-    k.ends[0, :], k.ends[1, :] = k.ends[0, 0], k.ends[1, 0]
+    k.ends[0, :], k.ends[1, :], k.counts[:] = k.ends[0, 0], k.ends[1, 0], k.counts[0]
     for j in range(0, 16 * KP, 16):
         store64(k.y, j, splat64(k.y[j]))
         store(k.k32[SHARE], j, splat(k.k32[SHARE, j]))
@@ -152,10 +157,17 @@ def levels_into(k: BandShape, phi: F32, step: int, K: int) -> None:
 
 @jit_no_refcount
 def rows_of_their_own(k: BandShape, a: F32, y: F32, b: F32, phi: F32, n: int, K: int, steps: _Steps) -> None:
-    """What the rows ``k.rows`` do not share: targets and levels; and what is near for all of them."""
-    k.facts[APART] = 1 if steps[0] > 0 or steps[4] > 0 else 0
+    """What the rows ``k.rows`` do not share: targets and levels; and what is near for all of them.
+
+    With padding (``steps[2]``) there are as many targets as values, and value i is near target i.
+    """
+    k.facts[APART], k.facts[PADDED] = 1 if steps[0] > 0 or steps[4] > 0 else 0, steps[2]
     if steps[0] > 0:
         targets_into(k, y, b, steps[0], K)
+        if steps[2] > 0:
+            for i in range(len(k.t) // 16):
+                k.table[BEST, i] = min(i, K - 1)
+    if steps[0] > 0 and steps[2] == 0:
         longest = _longest(k, b, steps[0], K)
         live = n
         if steps[4] > 0:
@@ -221,6 +233,10 @@ def place_lanes(k: BandShape, n: int, squash: int, eps: F32, of_eps: int) -> Non
     per_eps = load64(k.ends[3], 0)
     for i in range(0, len(k.t), 16):
         store64(k.t, i, load64(k.at, min(i, 16 * n - 16)) * per_eps)
+    if k.facts[PADDED] > 0:  # padding stands at the targets behind all others
+        for lane in range(16):
+            for i in range(16 * k.counts[lane] + lane, len(k.t), 16):
+                k.t[i] = k.y[min(i, 16 * (n - 1) + lane)] * k.ends[3, lane]
 
 
 @jit_no_refcount
@@ -244,7 +260,7 @@ def plan_lanes(k: BandShape, n: int, K: int, width: int) -> None:
     """Band and G from the places in ``t``."""
     N, KP, table = len(k.t) // 16, len(k.y) // 16, k.table
     if k.facts[APART] > 0:
-        lane_staircases(k.t, k.n32[MASS], n, k.y, k.k32[SHARE], K, KP, k.h)
+        lane_staircases(k.t, k.n32[MASS], n, k.y, k.k32[SHARE], K, k.counts, k.h)
     else:
         band_staircase(k.t, k.y, K, KP, table[BEFORE], table[AFTER], k.h)
     band_of_lanes(k.t, table[BEST], N, k.y, k.h, KP, CUT, table[LO], table[HI])
