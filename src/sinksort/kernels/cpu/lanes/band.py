@@ -7,8 +7,7 @@ be stiffer are left to the other kernels.
 Values are sorted. Where they weigh the same and rows share their targets, the hard sort puts value i into the same
 target (``best``) in all rows, and the same values stand at the boundary between two targets; only where they stand
 differs. With weights, or targets of their own, rows have boundaries of their own, and ``best`` is no more than a target
-that is near: a row of G may have any factor, so nothing hangs on which one it is, as long as exponents do not overflow.
-Where they do, the error of a row is no number, and the row is left to the other kernels.
+that is near: how much nearer another one is says a ``shift``. Where that is large, the row is left to other kernels.
 
 Sources go in blocks of four and targets in groups of four. Block I meets targets lo_I to hi_I, the union of what its
 rows need; G of block I, target j and source s of the block is at [16 (4 (I K + j) + s)], where K is a multiple of four.
@@ -29,7 +28,7 @@ from numba import njit
 from ..engine.compile import jit_no_refcount
 from ..engine.maths import F32, F64, I64, exp32, larger, power_of_two, size_of, smaller
 from ..engine.staircase import SAME_MASS_SINGLE
-from ..engine.vectors import any_lane, load, load64, narrow, root, select, splat, splat64, store, store64
+from ..engine.vectors import any_lane, load, load64, narrow, root, select, splat, splat64, store, store64, widen
 
 BEST, BEFORE, AFTER, LO, HI, NEAR_LO, NEAR_HI, ENDS = range(8)  # rows of BandShape.table
 
@@ -150,9 +149,29 @@ def band_ends(lo: I64, hi: I64, blocks: int, KP: int, width: int, ends: I64) -> 
 
 
 @jit_no_refcount
-def band_gibbs(t: F64, best: I64, n: int, N: int, y: F64, h: F64, KP: int, even: bool, lo: I64, hi: I64, single: F32,
-               G: F32) -> None:  # fmt: skip
-    """G in the band, one at the target ``best`` of each source. Scratch: ``single`` (2, K, 16).
+def band_shifts(t: F64, best: I64, N: int, y: F64, h: F64, lo: I64, hi: I64, shift: F32, farthest: F32) -> None:
+    """How much the reduced cost of ``best`` exceeds that of the nearest target, but for the few that are passed over.
+
+    shift     (N, 16)  OUT
+    farthest  (16,)    OUT  the largest of each row
+    """
+    most = splat(0.0)
+    for i in range(N):
+        ti, j = load64(t, 16 * i), 16 * best[i]
+        here = ti * load64(y, j) - load64(h, j)
+        top = here
+        for j in range(16 * lo[i // 4], 16 * hi[i // 4], 64):
+            top = larger(top, ti * load64(y, j) - load64(h, j))
+        off = narrow(top - here)
+        store(shift, 16 * i, off)
+        most = larger(most, off)
+    store(farthest, 0, most)
+
+
+@jit_no_refcount
+def band_gibbs(t: F64, best: I64, n: int, N: int, y: F64, h: F64, KP: int, even: bool, lo: I64, hi: I64, shift: F32,
+               single: F32, G: F32) -> None:  # fmt: skip
+    """G in the band, one at the target ``best`` of each source, or there e^-shift. Scratch: ``single`` (2, K, 16).
 
     Targets at equal distances d (``even``) need no exponentials: from one target to the next a row changes by
     exp(t_i d) exp(h_j - h_j+1), a product of a number of the source and one of the boundary.
@@ -161,7 +180,7 @@ def band_gibbs(t: F64, best: I64, n: int, N: int, y: F64, h: F64, KP: int, even:
     y_first, y_last = load64(y, 0), load64(y, 16 * KP - 16)
     middle, y_m, distance = (first + last) * 0.5, (y_first + y_last) * 0.5, load64(y, 16) - y_first
     if even and not any_lane((last - first) * (distance * 0.5) >= _LARGEST_RATIO):
-        _by_ratios(t, best, N, y, h, KP, lo, hi, single, G)
+        _by_ratios(t, best, N, y, h, KP, lo, hi, shift, single, G)
         return
     small = not any_lane((last - first) * (y_last - y_first) >= _SMALL_LOGITS)
     h32, y32 = single[: 16 * KP], single[16 * KP :]
@@ -172,6 +191,8 @@ def band_gibbs(t: F64, best: I64, n: int, N: int, y: F64, h: F64, KP: int, even:
         t0, t1, j0, j1 = load64(t, 16 * i), load64(t, 16 * i + 16), best[i], best[i + 1]
         r0 = t0 * load64(y, 16 * j0) - load64(h, 16 * j0)
         r1 = t1 * load64(y, 16 * j1) - load64(h, 16 * j1)
+        if len(shift) > 0:
+            r0, r1 = r0 + widen(load(shift, 16 * i)), r1 + widen(load(shift, 16 * i + 16))
         o = 64 * (i // 4) * KP + 16 * (i % 4)
         if small:
             t0, t1 = t0 - middle, t1 - middle
@@ -189,7 +210,7 @@ def band_gibbs(t: F64, best: I64, n: int, N: int, y: F64, h: F64, KP: int, even:
 
 
 @jit_no_refcount
-def _by_ratios(t: F64, best: I64, N: int, y: F64, h: F64, KP: int, lo: I64, hi: I64, single: F32,
+def _by_ratios(t: F64, best: I64, N: int, y: F64, h: F64, KP: int, lo: I64, hi: I64, shift: F32, single: F32,
                G: F32) -> None:  # fmt: skip
     distance = load64(y, 16) - load64(y, 0)
     middle = (load64(t, 0) + load64(t, 16 * N - 16)) * (distance * 0.5)
@@ -202,11 +223,14 @@ def _by_ratios(t: F64, best: I64, N: int, y: F64, h: F64, KP: int, lo: I64, hi: 
         x = narrow(load64(t, 16 * i) * distance - middle)
         rise, fall = exp32(x), exp32(splat(0.0) - x)
         of_block = 64 * (i // 4) * KP + 16 * (i % 4)
-        g = splat(1.0)
+        first = splat(1.0)
+        if len(shift) > 0:
+            first = exp32(splat(0.0) - load(shift, 16 * i))
+        g = first
         for j in range(best[i], hi[i // 4]):
             store(G, of_block + 64 * j, g)
             g = g * (rise * load(up, 16 * j))
-        g = splat(1.0)
+        g = first
         for j in range(best[i] - 1, lo[i // 4] - 1, -1):
             g = g * (fall * load(down, 16 * j))
             store(G, of_block + 64 * j, g)
@@ -248,8 +272,10 @@ def band_scale(G: F32, mass: F32, KP: int, best: I64, lo: I64, hi: I64, u: F32, 
         v0, v1 = v0 * load(mass, i), v1 * load(mass, i + 16)
         v2, v3 = v2 * load(mass, i + 32), v3 * load(mass, i + 48)
         i = 4 * block
-        kept = kept + v0 * load(u, 16 * best[i]) + v1 * load(u, 16 * best[i + 1])
-        kept = kept + v2 * load(u, 16 * best[i + 2]) + v3 * load(u, 16 * best[i + 3])
+        j0, j1, j2, j3 = best[i], best[i + 1], best[i + 2], best[i + 3]
+        kept = kept + v0 * load(u, 16 * j0) * load(G, o + 64 * j0) + v1 * load(u, 16 * j1) * load(G, o + 64 * j1 + 16)
+        kept = kept + v2 * load(u, 16 * j2) * load(G, o + 64 * j2 + 32)
+        kept = kept + v3 * load(u, 16 * j3) * load(G, o + 64 * j3 + 48)
         for j in range(first, last):
             e = o + 64 * j
             left = load(G, e) * v0 + load(G, e + 16) * v1

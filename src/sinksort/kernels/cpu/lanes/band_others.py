@@ -25,6 +25,15 @@ from .band_shape import COV, MASS, PHI, SHARE, WEIGHT, WIDTH, BandShape
 _Steps = tuple[int, int, int, int, int]
 
 
+class Rule(NamedTuple):
+    """Targets that rows share: all of them, or nodes in their place. ``last`` is empty where there is no rule."""
+
+    y: F32
+    b: F32
+    phi: F32
+    last: F32
+
+
 class Layout(NamedTuple):
     """Of a state of sixteen rows, in float32: where things begin; sizes of a row in lanes, elsewhere, and in all."""
 
@@ -56,10 +65,18 @@ def place_of(at: Layout, row: int) -> int:
 
 
 @jit
-def all_of(y: F32, phi: F32, K: int, m: int) -> tuple[F32, F32, F32]:
-    """All m equal targets in place of the nodes of a rule: places, weights and levels."""
+def all_of(y: F32, phi: F32, K: int, m: int) -> Rule:
+    """All m equal targets in place of the nodes of a rule."""
     none = np.int64(0)
-    return all_targets(y, phi, none, none, K, m)
+    targets, weights, levels = all_targets(y, phi, none, none, K, m)
+    return Rule(targets, weights, levels, y[:0])
+
+
+@jit
+def finer_of(packed: F32) -> Rule:
+    """A finer rule as it comes from ``cpu.rows``: y, b, phi and six lines of ``last`` behind each other."""
+    K = len(packed) // 9
+    return Rule(packed[:K], packed[K : 2 * K], packed[2 * K : 3 * K], packed[3 * K :])
 
 
 @jit_no_refcount

@@ -21,7 +21,7 @@ from ..row.work import NODES
 from .band import BEST, HI, LO, band_newton, band_rows_of, band_scale
 from .band_others import band_layout, carefully
 from .band_read import band_covariances, band_right_sides
-from .band_rows import LARGEST_LOGIT, SOFT_ENOUGH
+from .band_rows import LARGEST_LOGIT, LARGEST_SHIFT, SOFT_ENOUGH
 from .band_rows_backward import multipliers
 from .band_shape import (
     COV,
@@ -104,7 +104,7 @@ def push_band(begin: int, end: int, x: F32, a: F32, y: F32, b: F32, last: F32, e
                 answer[:], errors[row] = np.nan, 0.0
                 continue
             farthest = max(abs(k.t[lane]), abs(k.t[16 * n - 16 + lane]))
-            soft = flow[lane] > SOFT_ENOUGH and farthest < LARGEST_LOGIT
+            soft = flow[lane] > SOFT_ENOUGH and farthest < LARGEST_LOGIT and k.one[2, lane] < LARGEST_SHIFT
             errors[row] = error[lane] if soft and flags[lane] == _ANSWERED and error[lane] < np.inf else np.inf
             flags[lane] = _ANSWERED if errors[row] <= ACCEPTED else _LEFT
             for j in range(K):

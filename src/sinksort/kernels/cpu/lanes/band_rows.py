@@ -16,7 +16,18 @@ from ..engine.compile import jit, jit_no_refcount
 from ..engine.maths import F32, I32, I64
 from ..engine.vectors import splat, store
 from .band import HI, LO, band_newton
-from .band_others import all_of, alone, band_layout, place_of, pull_one, pull_rest, save_one
+from .band_others import (
+    Layout,
+    Rule,
+    all_of,
+    alone,
+    band_layout,
+    finer_of,
+    place_of,
+    pull_one,
+    pull_rest,
+    save_one,
+)
 from .band_read import BEFORE_LASTS, LASTS, band_pulled
 from .band_shape import (
     COV,
@@ -46,26 +57,52 @@ MOST_IN_BAND = 192  #: the longest rows that are worked on here
 ACCEPTED = 5e-6  #: error of a row, see ``row.solve``
 SOFT_ENOUGH = np.float32(0.5)  #: least share of the weight that is not where the hard sort puts it
 LARGEST_LOGIT = 1e9
+LARGEST_SHIFT = np.float32(60.0)  #: of exponents, see ``lanes.band``: more would be lost in single precision
 WORTH = 4  #: rows that a rule does not fit, from which sixteen at a time are faster than one after the other
-ANSWERED, OF_OTHERS, NAN = np.float32(0.0), np.float32(1.0), np.float32(2.0)
+_HOPEFUL = 1.6e-4  #: error up to which a rule of 1.4 times as many nodes is likely to be fine enough
+ANSWERED, OF_OTHERS, NAN, BY_FINER = np.float32(0.0), np.float32(1.0), np.float32(2.0), np.float32(3.0)
 _Steps = tuple[int, int, int, int, int]
 
 
 @jit
-def pull_band(begin: int, end: int, x: F32, a: F32, y: F32, b: F32, phi: F32, last: F32, eps: F32, n: int, K: int,
-              m: int, squash: int, steps: _Steps, out: F32, state: F32, errors: F32) -> None:  # fmt: skip
-    """Rows 16 begin to 16 end, by ``row.all_targets`` where there are no sixteen. The step of ``last`` is 0."""
+def pull_band(begin: int, end: int, x: F32, a: F32, y: F32, b: F32, phi: F32, last: F32, finer: F32, eps: F32, n: int,
+              K: int, m: int, squash: int, steps: _Steps, out: F32, state: F32, errors: F32) -> None:  # fmt: skip
+    """Rows 16 begin to 16 end, by ``row.all_targets`` where there are no sixteen. The step of ``last`` is 0.
+
+    finer  IN  another rule (see ``band_others.finer_of``) for rows that this one does not fit, or empty
+    """
     k = band_for(n, K, len(last) > 0, y, b)
     levels_into(k, phi, 0, K)
     left, at = np.empty(16 * (end - begin), np.int64), band_layout(n, K, m)
     count = _pull(k, begin, end, x, a, y, b, phi, last, eps, n, K, m, squash, steps, out, state, errors, left)
     if m > 0 and count >= WORTH:
-        _pull_all(left, count, x, a, y, phi, eps, n, K, m, squash, steps, out, state, errors)
-        return
+        alike = alone(steps)
+        if len(finer) > 0:
+            hopeful = _hopeful(left, count, errors)
+            if hopeful >= WORTH:
+                rule = finer_of(finer)
+                late = _pull_together(left, hopeful, x, a, rule, eps, n, at, squash, alike, out, state, errors)
+                left[late : late + count - hopeful] = left[hopeful:count].copy()
+                count += late - hopeful
+        if count >= WORTH:
+            rule = all_of(y, phi, K, m)
+            count = _pull_together(left, count, x, a, rule, eps, n, at, squash, alike, out, state, errors)
     for i in range(count):
         row = left[i]
         pull_one(row, place_of(at, row), x, a, y, b, phi, last, eps, n, K, m, squash, steps, out, state,
                  errors)  # fmt: skip
+
+
+@jit_no_refcount
+def _hopeful(left: I64, count: int, errors: F32) -> int:
+    """Puts rows first that a finer rule may fit, as errors fall geometrically; returns how many."""
+    hopeful = 0
+    for i in range(count):
+        row = left[i]
+        if errors[row] <= _HOPEFUL:
+            left[i], left[hopeful] = left[hopeful], row
+            hopeful += 1
+    return hopeful
 
 
 @jit_no_refcount
@@ -131,35 +168,37 @@ def _returned(k: BandShape, lane: int, nan: int, orders: I32, n: int, answer: F3
         answer[:], error[0] = np.nan, 0.0
         return NAN
     farthest = max(abs(k.t[lane]), abs(k.t[16 * n - 16 + lane]))
-    if not (k.one[1, lane] <= ACCEPTED and k.one[0, lane] > SOFT_ENOUGH and farthest < LARGEST_LOGIT):
+    soft = k.one[0, lane] > SOFT_ENOUGH and farthest < LARGEST_LOGIT and k.one[2, lane] < LARGEST_SHIFT
+    error[0] = k.one[1, lane] if soft and k.one[1, lane] < np.inf else np.inf
+    if error[0] > ACCEPTED:
         return OF_OTHERS
-    error[0] = k.one[1, lane]
     for i in range(lane, 16 * n, 16):
         answer[orders[i]] = k.n32[COV, i]
     return ANSWERED
 
 
 @jit
-def _pull_all(left: I64, count: int, x: F32, a: F32, y: F32, phi: F32, eps: F32, n: int, K: int, m: int, squash: int,
-              steps: _Steps, out: F32, state: F32, errors: F32) -> None:  # fmt: skip
-    """Rows for which the rule is too coarse, sixteen at a time, with all m targets."""
-    none = np.int64(0)
-    targets, weights, levels = all_of(y, phi, K, m)
-    k, at, last, steps = band_for(n, m, False, targets, weights), band_layout(n, K, m), x[:0], alone(steps)
-    levels_into(k, levels, 0, m)
+def _pull_together(left: I64, count: int, x: F32, a: F32, rule: Rule, eps: F32, n: int, at: Layout, squash: int,
+                   steps: _Steps, out: F32, state: F32, errors: F32) -> int:  # fmt: skip
+    """Rows that ``left`` begins with, sixteen at a time, by other targets; those not answered come first, then."""
+    K, ruled, late = len(rule.y), len(rule.last) > 0, 0
+    k = band_for(n, K, ruled, rule.y, rule.b)
+    levels_into(k, rule.phi, 0, K)
     KP = len(k.y) // 16
     orders, W = np.empty(16 * n, np.int32), np.empty(16 * KP * min(KP, WIDTH), np.float32)
     for start in range(0, count, 16):
         rest = min(16, count - start)
         for lane in range(16):
             k.rows[lane] = left[start + min(lane, rest - 1)]
-        rows_of_their_own(k, a, targets, weights, levels, n, m, steps)
-        nan = _ranked(k, x, a, last, eps, n, m, squash, steps, orders, W, k.k32[INV], k.k32[U])
+        rows_of_their_own(k, a, rule.y, rule.b, rule.phi, n, K, steps)
+        nan = _ranked(k, x, a, rule.last, eps, n, K, squash, steps, orders, W, k.k32[INV], k.k32[U])
         for lane in range(rest):
             row = k.rows[lane]
-            place = place_of(at, row)
             if _returned(k, lane, nan, orders, n, out[row * n : row * n + n], errors[row:]) == OF_OTHERS:
-                pull_one(row, place, x, a, targets, weights, levels, last, eps, n, m, none, squash, steps, out, state,
-                         errors)  # fmt: skip
-            else:
-                save_one(k, lane, place, orders, n, m, k.k32[U], state)
+                left[late] = row
+                late += 1
+                continue
+            save_one(k, lane, place_of(at, row), orders, n, K, k.k32[U], state)
+            if ruled:
+                state[row // 16 * 16 * at.size + at.flag + row % 16] = BY_FINER
+    return late

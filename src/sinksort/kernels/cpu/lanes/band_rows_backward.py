@@ -16,10 +16,13 @@ from ..engine.maths import F32, I32, I64, larger, size_of
 from ..engine.vectors import any_lane, load, load64, narrow, select, splat, store
 from .band import BEST, ENDS, HI, LO, NEAR_HI, NEAR_LO, band_edges, band_eliminate, band_ends, band_rows_of
 from .band_others import (
+    Layout,
+    Rule,
     all_of,
     alone,
     band_layout,
     carefully,
+    finer_of,
     load_one,
     one_backward,
     order_of,
@@ -27,7 +30,7 @@ from .band_others import (
     rest_backward,
 )
 from .band_read import CANCELLED, band_covariances, band_refined, band_right_sides
-from .band_rows import ANSWERED, NAN, OF_OTHERS, WORTH
+from .band_rows import ANSWERED, BY_FINER, NAN, WORTH
 from .band_shape import (
     COV,
     COV_2,
@@ -66,19 +69,26 @@ _Steps = tuple[int, int, int, int, int]
 
 
 @jit
-def band_backward(begin: int, end: int, x: F32, a: F32, y: F32, b: F32, phi: F32, eps: F32, n: int, K: int, m: int,
-                  ruled: bool, squash: int, steps: _Steps, w: F32, grad: F32, state: F32) -> None:  # fmt: skip
+def band_backward(begin: int, end: int, x: F32, a: F32, y: F32, b: F32, phi: F32, finer: F32, eps: F32, n: int,
+                  K: int, m: int, ruled: bool, squash: int, steps: _Steps, w: F32, grad: F32,
+                  state: F32) -> None:  # fmt: skip
     """Cotangents of x from those of ranks, w (R, n)."""
     k = band_for(n, K, ruled, y, b)
     levels_into(k, phi, 0, K)
     left, at = np.empty(16 * (end - begin), np.int64), band_layout(n, K, m)
     count = _backward(k, begin, end, x, a, y, b, phi, eps, n, K, m, squash, steps, w, grad, state, left)
-    together = 0
+    first = 0
     if m > 0 and count > 0:
-        together = _put_together(left, count, w, n, K, m, state)
-    if together > 0:
-        _all_backward(left, together, x, a, y, phi, eps, n, K, m, squash, steps, w, grad, state)
-    for i in range(together, count):
+        alike = alone(steps)
+        first = _by_finer(left, count, at, state)
+        if first > 0:
+            _backward_together(left[:first], x, a, finer_of(finer), eps, n, at, squash, alike, w, grad, state)
+        more = _put_together(left[first:], count - first, w, n, K, m, state)
+        if more > 0:
+            rule = all_of(y, phi, K, m)
+            _backward_together(left[first : first + more], x, a, rule, eps, n, at, squash, alike, w, grad, state)
+            first += more
+    for i in range(first, count):
         row = left[i]
         one_backward(row, place_of(at, row), x, a, y, b, phi, eps, n, K, m, squash, steps, w, grad,
                      state)  # fmt: skip
@@ -108,7 +118,7 @@ def _backward(k: BandShape, begin: int, end: int, x: F32, a: F32, y: F32, b: F32
             answer = grad[row * n : row * n + n]
             if flags[lane] == NAN:
                 answer[:] = np.nan
-            elif flags[lane] == OF_OTHERS:
+            elif flags[lane] != ANSWERED:
                 left[count] = row
                 count += 1
             else:
@@ -224,6 +234,18 @@ def _undone(k: BandShape, n: int, K: int, width: int, u: F32, W: F32, inv: F32, 
 
 
 @jit_no_refcount
+def _by_finer(left: I64, count: int, at: Layout, state: F32) -> int:
+    """Puts rows first that a finer rule has answered; returns how many."""
+    finer = 0
+    for i in range(count):
+        row = left[i]
+        if state[row // 16 * 16 * at.size + at.flag + row % 16] == BY_FINER:
+            left[i], left[finer] = left[finer], row
+            finer += 1
+    return finer
+
+
+@jit_no_refcount
 def _put_together(left: I64, count: int, w: F32, n: int, K: int, m: int, state: F32) -> int:
     """Puts rows first that go sixteen at a time; returns how many.
 
@@ -254,35 +276,35 @@ def _row_grows_along(w: F32, order: I32, n: int) -> bool:
 
 
 @jit
-def _all_backward(left: I64, count: int, x: F32, a: F32, y: F32, phi: F32, eps: F32, n: int, K: int, m: int,
-                  squash: int, steps: _Steps, w: F32, grad: F32, state: F32) -> None:  # fmt: skip
-    """Rows that were answered with all m targets, sixteen at a time."""
-    targets, weights, levels = all_of(y, phi, K, m)
-    k, at, steps = band_for(n, m, False, targets, weights), band_layout(n, K, m), alone(steps)
-    levels_into(k, levels, 0, m)
+def _backward_together(rows: I64, x: F32, a: F32, rule: Rule, eps: F32, n: int, at: Layout, squash: int, steps: _Steps,
+                       w: F32, grad: F32, state: F32) -> None:  # fmt: skip
+    """Rows that were answered with the targets of ``rule``, sixteen at a time."""
+    K = len(rule.y)
+    k = band_for(n, K, len(rule.last) > 0, rule.y, rule.b)
+    levels_into(k, rule.phi, 0, K)
     N, KP, table = len(k.t) // 16, len(k.y) // 16, k.table
     width, lo, hi, u = min(KP, WIDTH), table[NEAR_LO], table[NEAR_HI], k.k32[U]
     orders, W = np.empty(16 * n, np.int32), np.empty(16 * KP * width, np.float32)
     inv, integers = np.empty(16 * KP, np.float32), state.view(np.int32)
-    for start in range(0, count, 16):
-        rest = min(16, count - start)
+    for start in range(0, len(rows), 16):
+        rest = min(16, len(rows) - start)
         for lane in range(16):
-            k.rows[lane] = left[start + min(lane, rest - 1)]
-            first = order_of(place_of(at, k.rows[lane]), n, m) + 1
+            k.rows[lane] = rows[start + min(lane, rest - 1)]
+            first = order_of(place_of(at, k.rows[lane]), n, K) + 1
             for i in range(n):
                 orders[16 * i + lane] = integers[first + i]
-        rows_of_their_own(k, a, targets, weights, levels, n, m, steps)
+        rows_of_their_own(k, a, rule.y, rule.b, rule.phi, n, K, steps)
         _posed(k, x, a, w, orders, n, steps)
         balance_weights(k.n32[WEIGHT], k.n32[MASS], n)
         place_lanes(k, n, squash, eps, steps[3])
-        plan_lanes(k, n, m, width)
+        plan_lanes(k, n, K, width)
         for lane in range(16):
-            load_one(k, lane, place_of(at, k.rows[lane]), n, m, u, state)
+            load_one(k, lane, place_of(at, k.rows[lane]), n, K, u, state)
         band_rows_of(k.G, N, KP, table[LO], table[HI], u, k.n32[V])
         band_edges(k.G, k.n32[MASS], KP, lo, hi, u, k.n32[V], table[ENDS], width, k.Q, W)
         k.one[0, :] = 1.0
         band_eliminate(W, KP, width, table[ENDS], k.k32[GROUND], k.one[0], inv)
-        _through_plan(k, eps, n, m, squash, steps[3], u, W, inv)
+        _through_plan(k, eps, n, K, squash, steps[3], u, W, inv)
         for lane in range(rest):
             answer = grad[k.rows[lane] * n : k.rows[lane] * n + n]
             for i in range(lane, 16 * n, 16):

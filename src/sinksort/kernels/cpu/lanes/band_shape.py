@@ -30,6 +30,7 @@ from .band import (
     band_ends,
     band_gibbs,
     band_of_lanes,
+    band_shifts,
     band_staircase,
     hard_sort,
     lane_staircases,
@@ -58,7 +59,7 @@ class BandShape(NamedTuple):
     y: F64
     k32: F32
     scaled: F32
-    one: F32  #: (2, 16): what flows, and the error
+    one: F32  #: (3, 16): what flows, the error, and how far the nearest target is from ``best``
     moments: F64
     ends: F64  #: (4, 16): the first and last target, 1, and 2 / eps
     table: I64
@@ -82,7 +83,7 @@ def band_for(n: int, K: int, ruled: bool, y: F32, b: F32) -> BandShape:
         in_lines(16 * KP, np.float64),
         in_lines(11 * 16 * KP, np.float32).reshape(11, 16 * KP),
         in_lines((1 + LASTS) * 16 * KP, np.float32),
-        in_lines(32, np.float32).reshape(2, 16),
+        in_lines(48, np.float32).reshape(3, 16),
         in_lines(64, np.float64),
         in_lines(64, np.float64).reshape(4, 16),
         np.zeros((8, max(N, KP)), np.int64),
@@ -93,7 +94,7 @@ def band_for(n: int, K: int, ruled: bool, y: F32, b: F32) -> BandShape:
         in_lines(16 * N * KP, np.float32),
         in_lines(16 * KP * KP, np.float32),
     )
-    k.n32[:], k.k32[:], k.scaled[:], k.ends[:] = 0.0, 0.0, 0.0, 1.0
+    k.n32[:], k.k32[:], k.scaled[:], k.ends[:], k.one[:] = 0.0, 0.0, 0.0, 1.0, 0.0
     k.n32[MASS, : 16 * n] = np.float32(1.0 / n)
     targets_into(k, y, b, 0, K)
     if ruled:
@@ -266,4 +267,8 @@ def plan_lanes(k: BandShape, n: int, K: int, width: int) -> None:
     band_of_lanes(k.t, table[BEST], N, k.y, k.h, KP, CUT, table[LO], table[HI])
     band_of_lanes(k.t, table[BEST], N, k.y, k.h, KP, NEAR, table[NEAR_LO], table[NEAR_HI])
     band_ends(table[NEAR_LO], table[NEAR_HI], N // 4, KP, width, table[ENDS])
-    band_gibbs(k.t, table[BEST], n, N, k.y, k.h, KP, k.facts[EVEN] > 0, table[LO], table[HI], k.scaled, k.G)
+    shift = k.n32[LEFT, : 16 * N if k.facts[APART] > 0 else 0]
+    if k.facts[APART] > 0:
+        band_shifts(k.t, table[BEST], N, k.y, k.h, table[LO], table[HI], shift, k.one[2])
+    band_gibbs(k.t, table[BEST], n, N, k.y, k.h, KP, k.facts[EVEN] > 0, table[LO], table[HI], shift, k.scaled,
+               k.G)  # fmt: skip
