@@ -226,8 +226,7 @@ REFUSED: dict[str, tuple[Row, ...]] = {
 # ---- kernels
 
 _BAND: dict[str, Any] = {
-    "rows": _from(BAND_ROWS), "weighted": False, "shared": True, "targets": _to(BAND_TARGETS, FEW + 1),
-    "n": _to(BAND_VALUES), "spread": _from(3.0),
+    "rows": _from(BAND_ROWS), "targets": _to(BAND_TARGETS, FEW + 1), "n": _to(BAND_VALUES), "spread": _from(3.0),
 }  # fmt: skip
 
 
@@ -256,8 +255,9 @@ def _of_numba() -> tuple[Row, ...]:
         _row(PLAN, _AVERAGES, short, too_many.format("1024 nodes"), equal=True, every=False, targets=_from(1025)),
         _row(PLAN, _AVERAGES, short, too_many.format("2048 targets"), targets=_from(2049)),
         _row(REJECT_ALL, "pull", short, every=True, targets=_from(BAND_TARGETS + 1)),
-        _row(BAND, "pull", short, **_BAND),
-        _row(BAND, "push", short, equal=True, one_eps=True, **_BAND),
+        _row(BAND, "pull", short, equal=False, **_BAND),
+        _row(BAND, "pull", short, equal=True, shared=True, **_BAND),
+        _row(BAND, "push", short, equal=True, shared=True, one_eps=True, **_BAND),
         _row(ONE_BY_ONE, "push", short, every=True, n=_to(BAND_VALUES)),
         *(_row(SORT, "push", **limits) for limits in _SORTED),
         _row(LANES, _AVERAGES, short, equal=False, n=_to(VERY_SHORT), targets=_to(VERY_SHORT)),

@@ -161,5 +161,5 @@ def _worth_it(x: Tensor, options: Options, reads: str) -> bool:
         return False  # the ordinary way says what is wrong
     cells, K = first_sizes(smallest, x.dtype)
     too_large = n * m > _LARGE
-    gridded = worth(Grid(cells, 4), n)
+    gridded = worth(Grid(cells, 6), n)
     return bool(solver.compress) or too_large or gridded or (reads == "ranks" and plain and m >= 2 * K)

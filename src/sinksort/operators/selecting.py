@@ -325,12 +325,19 @@ def _sorted(rows: Tensor, o: Options) -> Tensor:
 def _whole_rows(values: Tensor, rows: Tensor, k: int, kept: Tensor, options: Options) -> Tensor:
     """``values``, and in rows with padding that hold at most k values all of these, sorted.
 
-    Such a row has no target for values beyond the k largest, as a row of k values without padding has none.
+    Such a row has no target for values beyond the k largest, as a row of k values without padding has none. Its values
+    fit into k places, so a plan of n values onto n targets is not needed.
     """
-    whole = kept.sum(-1, keepdim=True) <= k
+    whole, weights = kept.sum(-1, keepdim=True) <= k, options.weights
     if k == rows.shape[-1] or (values_readable(whole) and not bool(whole.any())):
         return values
-    return torch.where(whole, _sorted(rows, options._replace(target_weights=None))[..., :k], values)
+    first = kept.to(torch.int8).argsort(dim=-1, descending=True, stable=True)[..., :k]
+    shorter = options._replace(
+        weights=None if weights is None else weights.gather(-1, first),
+        mask=kept.gather(-1, first),
+        target_weights=None,
+    )
+    return torch.where(whole, _sorted(rows.gather(-1, first), shorter), values)
 
 
 def _share(x: Tensor, k: float | Tensor, dim: int, mask: Tensor | None) -> Tensor:

@@ -15,14 +15,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ...linear.rules import gauss_rule
 from .. import dispatch
 from ..contract import Answer, Request, State
 from . import by_nodes
 from .engine.maths import F32, F64, SQUASH_CODES
 from .engine.sources import padded
 from .engine.threads import run
+from .lanes.band_others import band_layout
 from .lanes.band_push import many_push_backward, push_band
-from .lanes.band_rows import MOST_IN_BAND, band_backward, band_layout, pull_band
+from .lanes.band_rows import MOST_IN_BAND, pull_band
+from .lanes.band_rows_backward import band_backward
 from .lanes.rows import lanes_state, pull_lanes, push_lanes
 from .lanes.rows_backward import lanes_backward
 from .row.all_targets import pull_ruled, ruled_backward
@@ -39,6 +42,7 @@ _NOTHING: F32 = np.zeros(0, np.float32)
 _NO_WEIGHTS: F64 = np.zeros(0)
 _Steps = tuple[int, int, int, int, int]
 _Given = tuple[F32, F32, F32, F32, int, int, int, _Steps]
+_MORE_NODES, _WORTH = 1.4, 1.3  #: nodes of a finer rule, and targets for each of them from which it is worth it
 _SINGLE = 1e-7  #: relative rounding of weights in single precision
 
 
@@ -213,7 +217,9 @@ def _pull_kernel(request: Request, phi: Tensor) -> _Launch:
     if answering == dispatch.TWO:
         return _Launch(pull_two, R, work, (_weights(request), y, *_exact(request, True), levels, eps, n, squash, steps))
     if answering == dispatch.BAND:
-        return _Launch(pull_band, groups, work, (a, y, b, levels, last, eps, n, K, m, squash, steps))
+        steps = (of_y, step(phi), _is_padded(request), of_eps, of_a)
+        finer = _finer(request, phi)
+        return _Launch(pull_band, groups, work, (a, y, b, levels, last, finer, eps, n, K, m, squash, steps))
     if answering == dispatch.LANES:
         return _Launch(pull_lanes, groups, work, (a, y, b, levels, eps, n, K, squash, steps))
     if answering == dispatch.THRESHOLDS:
@@ -258,7 +264,9 @@ def _backward_kernel(request: Request, phi: Tensor, push: bool) -> _Launch:
     if answering == dispatch.BAND and push:
         return _Launch(many_push_backward, groups, work, (a, y, b, levels, eps, n, K, request.m, squash, how[2]))
     if answering == dispatch.BAND:
-        return _Launch(band_backward, groups, work, (a, y, b, levels, eps, n, K, m, request.m is not None, *how))
+        steps = (of_y, step(phi), _is_padded(request), of_eps, of_a)
+        finer, ruled = _finer(request, phi), request.m is not None
+        return _Launch(band_backward, groups, work, (a, y, b, levels, finer, eps, n, K, m, ruled, squash, steps))
     if answering == dispatch.LANES:
         return _Launch(lanes_backward, groups, work, (a, y, b, levels, eps, n, K, *how))
     if answering == dispatch.THRESHOLDS:
@@ -266,6 +274,26 @@ def _backward_kernel(request: Request, phi: Tensor, push: bool) -> _Launch:
     if push:
         return _Launch(rows_backward, R, work, (a, y, b, levels, eps, n, K, False, _columns(request), *how))
     return _Launch(ruled_backward, R, work, (a, y, b, levels, eps, n, K, m, *how))
+
+
+def _finer(request: Request, phi: Tensor) -> F32:
+    """Another rule for rows of which this one is too coarse: y, b, phi and ``last``; empty where it is not worth it."""
+    m, K = request.m, request.y.shape[-1]
+    nodes = 8 * -(-int(_MORE_NODES * K) // 8)
+    if m is None or m < _WORTH * nodes or m > SAVED or request.last is None:
+        return _NOTHING
+    at, b, last = gauss_rule(m, nodes)
+    y, levels = flat(request.y), flat(phi)
+    slope = (float(levels[-1]) - float(levels[0])) / (float(y[-1]) - float(y[0]))
+    places = at / (m - 1)
+    lines = (places, b, float(levels[0]) + slope * (places - float(y[0])), last.reshape(-1))
+    return np.concatenate(lines).astype(np.float32)
+
+
+def _is_padded(request: Request) -> int:
+    """1 if rows have padding behind their values and behind their default targets, else 0."""
+    padded = request.m is None and request.last is not None and request.last.numel() == 0
+    return int(padded and request.y.shape[0] > 1 and request.x.shape[-1] == request.y.shape[-1])
 
 
 def _targets_behind(m: int | None) -> int:

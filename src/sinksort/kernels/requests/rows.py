@@ -163,6 +163,9 @@ def _itself(t: Tensor) -> Tensor:
 
 def _request_of(call: Call, at: Targets) -> tuple[Request | None, Tensor | None]:
     x, o, rows = call.x, call.options, call.rows
+    # Padding goes behind all values, and the request says that there is padding, see ``contract``.
+    behind = call.read == "pull" and call.name == "numba" and o.squash is not None
+    behind = behind and o.mask is not None and at.m is None and at.y.shape[0] > 1
     n = rows.shape[-1]
     if rows.numel() == 0:
         return None, None
@@ -173,9 +176,9 @@ def _request_of(call: Call, at: Targets) -> tuple[Request | None, Tensor | None]
         a = like_rows(o.weights, x, o.dim, "weights").reshape(-1, n).to(at.b.dtype)
     kept, _ = existing(x, o.dim, o.mask) if o.mask is not None else (None, None)
     if kept is not None:
-        # A masked value weighs nothing and is replaced by zero; a row of masked values becomes a row of zeros.
+        # A masked value weighs nothing, and another number takes its place; a row of masked values becomes one of zeros.
         live = kept.reshape(-1, n)
-        flat = torch.where(live, flat, 0.0)
+        flat = torch.where(live, flat, torch.finfo(flat.dtype).max if behind else 0.0)
         a = torch.where(live, live.to(at.b.dtype) if a is None else a, 0.0)
         a = torch.where(live.any(-1, keepdim=True), a, 1.0)
     if a is not None:
@@ -183,7 +186,8 @@ def _request_of(call: Call, at: Targets) -> tuple[Request | None, Tensor | None]
             require_non_negative(a, "weights")
         a = a / a.sum(-1, keepdim=True)
     squash: Any = o.squash
-    return Request(flat, a, at.y, at.b, _softness(o.eps, rows), squash, at.m, at.last), kept
+    last = at.y.new_empty(1, 0, at.y.shape[-1]) if behind else at.last
+    return Request(flat, a, at.y, at.b, _softness(o.eps, rows), squash, at.m, last), kept
 
 
 def _softness(eps: float | Tensor, rows: Tensor) -> float | Tensor:

@@ -160,11 +160,19 @@ class Compilation(NamedTuple):
 
 
 class Planner(Recorder):
-    """Makes no launches, but says which kernels they need."""
+    """Makes no launches, but says which kernels they need. What it hands out as memory is one number, expanded."""
 
     def __init__(self, given: Sequence[Tensor], results: Sequence[Tensor], planned: list[Compilation]) -> None:
         super().__init__(given, results, (), None)
         self._planned = planned
+
+    def empty(self, *shape: int, dtype: torch.dtype) -> Tensor:
+        return self._changing[0].new_empty((), dtype=dtype).expand(shape)
+
+    workspace = empty
+
+    def counters(self, count: int) -> Tensor:
+        return self.empty(count, dtype=torch.int32)
 
     def _make(
         self, kernel: Any, programs: int, args: tuple[Any, ...], constants: dict[str, Any], options: dict[str, Any]

@@ -137,7 +137,8 @@ def answer_row(
 ) -> Any:  # fmt: skip
     """Whether there were not enough panels.
 
-    What this calls hands everything on in memory, so that each part is compiled by itself.
+    What this calls hands everything on in memory, so that each part is compiled by itself. A part may lay its tiles
+    out as it likes, and begins with a barrier therefore.
     """
     KP: tl.constexpr = KB * SLOTS
     X: tl.constexpr = 32 // KB * WARPS
@@ -205,6 +206,7 @@ def begin_with(
     per_s: tl.tensor, room: tl.tensor, V: tl.constexpr, X: tl.constexpr, KB: tl.constexpr,
 ) -> None:  # fmt: skip
     """Nodes of panels, and potentials in two parts: those of so many nodes that are in ``room``, continued."""
+    tl.debug_barrier()
     KP: tl.constexpr = KB * SLOTS
     j, _i = indices(positive(), SLOTS, V, X, KB)
     y, step, b = nodes_of(at_panels, panels, j, m, rules, room + 2 * KP, KP)
@@ -231,6 +233,7 @@ def step_of(
 
     If it was not, the potentials are those at which it would have begun, and column sums are kept.
     """
+    tl.debug_barrier()
     KP: tl.constexpr = KB * SLOTS
     j, i = indices(positive(), SLOTS, V, X, KB)
     yh, yl = halves(tl.load(room + 2 * KP + j))
@@ -285,6 +288,7 @@ def judged(
     It is judged at the worst of the nodes that have values beside them, and of some of the values, by
     4 sum_l (sum_j last_lj p_ij)^2 over what is given to a panel: see ``rules``.
     """
+    tl.debug_barrier()
     KP: tl.constexpr = KB * SLOTS
     j, i = indices(positive(), SLOTS, V, X, KB)
     yh, yl, Uh, Ul = kept_potentials(own, room, j, KP)
@@ -324,6 +328,7 @@ def passed(
 
     What the nodes are to aim at is changed by what they get wrong.
     """
+    tl.debug_barrier()
     KP: tl.constexpr = KB * SLOTS
     j, i = indices(positive(), SLOTS, V, X, KB)
     yh, yl, Uh, Ul = kept_potentials(own, room, j, KP)
@@ -351,6 +356,7 @@ def keep_row(
     X: tl.constexpr, KB: tl.constexpr,
 ) -> None:  # fmt: skip
     """For backward: panels where potentials of the rule were, how many they are, and potentials where tables were."""
+    tl.debug_barrier()
     KP: tl.constexpr = KB * SLOTS
     j, _i = indices(positive(), SLOTS, V, X, KB)
     q, _v = indices(positive(), 1, 1, X, KB)

@@ -187,6 +187,7 @@ def look_back(
     UP: tl.constexpr, V: tl.constexpr, X: tl.constexpr, KB: tl.constexpr,
 ) -> None:  # fmt: skip
     """What conjugate gradients need to know of the plan of the nodes."""
+    tl.debug_barrier()
     KP: tl.constexpr = KB * SLOTS
     j, i = indices(positive(), SLOTS, V, X, KB)
     yh, yl, Uh, Ul = kept_potentials(own, room, j, KP)
@@ -205,6 +206,7 @@ def solve_by_nodes(
     UP: tl.constexpr, V: tl.constexpr, X: tl.constexpr, KB: tl.constexpr,
 ) -> None:  # fmt: skip
     """Add to what was found the solution for what is missing, with the plan of the nodes."""
+    tl.debug_barrier()
     KP: tl.constexpr = KB * SLOTS
     j, i = indices(positive(), SLOTS, V, X, KB)
     yh, yl, Uh, Ul = kept_potentials(own, room, j, KP)
@@ -233,6 +235,7 @@ def ask_again(
     WEIGHTED: tl.constexpr, V: tl.constexpr, X: tl.constexpr, KB: tl.constexpr,
 ) -> Any:  # fmt: skip
     """What is missing of t with the plan of all values, and the sum of that."""
+    tl.debug_barrier()
     KP: tl.constexpr = KB * SLOTS
     j, i = indices(positive(), SLOTS, V, X, KB)
     yh, yl, Uh, Ul = kept_potentials(own, room, j, KP)
@@ -257,6 +260,7 @@ def answer_places(
     WEIGHTED: tl.constexpr, V: tl.constexpr, X: tl.constexpr, KB: tl.constexpr,
 ) -> None:  # fmt: skip
     """The cotangents of places take the places of these."""
+    tl.debug_barrier()
     KP: tl.constexpr = KB * SLOTS
     j, i = indices(positive(), SLOTS, V, X, KB)
     yh, yl, Uh, Ul = kept_potentials(own, room, j, KP)
