@@ -228,7 +228,7 @@ class _Sizes(NamedTuple):
         values = 32 // lanes * warps
         across = max(1, block_n // values)
         few = max(block_n, block_k) <= _MOST_OF_WEAK_LINKS
-        return {"WEAK": few, "KA": block_k // lanes, "V": across, "X": values, "KB": lanes, "num_warps": warps}
+        return {"LINKS": few, "KA": block_k // lanes, "V": across, "X": values, "KB": lanes, "num_warps": warps}
 
     @property
     def first(self) -> tuple[int, int]:

@@ -176,7 +176,7 @@ def _request_of(call: Call, at: Targets) -> tuple[Request | None, Tensor | None]
         a = like_rows(o.weights, x, o.dim, "weights").reshape(-1, n).to(at.b.dtype)
     kept, _ = existing(x, o.dim, o.mask) if o.mask is not None else (None, None)
     if kept is not None:
-        # A masked value weighs nothing, and another number takes its place; a row of masked values becomes one of zeros.
+        # A masked value weighs nothing, and another number takes its place; a row of such values becomes zeros.
         live = kept.reshape(-1, n)
         flat = torch.where(live, flat, torch.finfo(flat.dtype).max if behind else 0.0)
         a = torch.where(live, live.to(at.b.dtype) if a is None else a, 0.0)

@@ -52,10 +52,10 @@ def first_multipliers(
 @triton.jit
 def remaining_pull(
     p: tl.tensor, w: tl.tensor, a: tl.tensor, phi: tl.tensor, u: tl.tensor, likeliest: tl.tensor,
-    WEAK: tl.constexpr, V: tl.constexpr, X: tl.constexpr, KB: tl.constexpr
+    LINKS: tl.constexpr, V: tl.constexpr, X: tl.constexpr, KB: tl.constexpr
 ) -> tl.tensor:  # fmt: skip
     """q, up to a number for each value."""
-    if WEAK:
+    if LINKS:
         phi -= over_targets(tl.where(likeliest, phi, 0.0), V, X, KB)
         u -= over_targets(tl.where(likeliest, u, 0.0), V, X, KB)
     else:

@@ -85,11 +85,11 @@ def forward(
     x_row: tl.tensor, x_col: tl.tensor, a_row: tl.tensor, a_col: tl.tensor, y_row: tl.tensor, b_row: tl.tensor,
     phi_row: tl.tensor, last_row: tl.tensor,
     SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr, RULE: tl.constexpr, RETRIED: tl.constexpr,
-    WEAK: tl.constexpr, KA: tl.constexpr, V: tl.constexpr, X: tl.constexpr, KB: tl.constexpr
+    LINKS: tl.constexpr, KA: tl.constexpr, V: tl.constexpr, X: tl.constexpr, KB: tl.constexpr
 ) -> None:  # fmt: skip
     """``pull``; order_ptr: N numbers a row, which may be where the answer goes.
 
-    WEAK: whether values are so few that a plan may hang on frail links, see ``registers.weak_links``. RETRIED: whether
+    LINKS: whether values are so few that a plan may hang on frail links, see ``registers.weak_links``. RETRIED: whether
     nearly hard plans that are not done with that are answered in double precision.
     """
     row = tl.program_id(0).to(tl.int64)
@@ -117,7 +117,7 @@ def forward(
     a = load_weights(a_ptr, i, N, a_col, WEIGHTED)
     yh, yl = halves(y)
     e = exponentials(xh, xl, y, yh, yl, out_of_reach(Uh, b), Ul, (s * LOG2_E).to(tl.float32), V, X, KB)
-    if WEAK:
+    if LINKS:
         likeliest = j == likeliest_of(e, j, V, X, KB)
         imbalance = imbalance_of_likeliest(b, a, i, N, likeliest, WEIGHTED, KA, X, KB)
         e, rest = plan_and_rest(e, 1.0, likeliest, V, X, KB)
@@ -133,7 +133,7 @@ def forward(
     start_ptr = high_words(state_ptr, tl.float32) + j
     tl.store(start_ptr, U, mask=j < K)
 
-    if WEAK:
+    if LINKS:
         if RETRIED:  # whether the plan may be nearly hard: that of the start is not far from it
             firm = scalar(most_over_targets(tl.where(b > 0, D - 50.0 * WEAK * b, -1.0), 1, X, KB)) < 0
         base = b * 0.0  # log f at the last accepted point, the way from it, how far to go, and the slope there
@@ -188,7 +188,7 @@ def forward(
             squares += coefficient * coefficient
         error += 4.0 * scalar(most_over_values(tl.where(i < N, squares, 0.0), 1, X, KB))
     if RETRIED:
-        if WEAK:
+        if LINKS:
             D = softness_of(p, rest, a, likeliest, KA, X, KB)
             softness = scalar(most_over_targets(tl.where(b > 0, D / tl.where(b > 0, b, 1.0), 0.0), 1, X, KB))
             if WEIGHTED:  # weights that differ are rounded to more than what is soft
@@ -217,7 +217,7 @@ def backward(
     eps: tl.tensor, N: tl.tensor, K: tl.tensor, S: tl.tensor,
     x_row: tl.tensor, x_col: tl.tensor, a_row: tl.tensor, a_col: tl.tensor, y_row: tl.tensor, b_row: tl.tensor,
     phi_row: tl.tensor, w_row: tl.tensor, w_col: tl.tensor,
-    SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr, WEAK: tl.constexpr,
+    SQUASH: tl.constexpr, WEIGHTED: tl.constexpr, EPS_ROWS: tl.constexpr, LINKS: tl.constexpr,
     KA: tl.constexpr, V: tl.constexpr, X: tl.constexpr, KB: tl.constexpr
 ) -> None:  # fmt: skip
     """The cotangent of x, see ``contract``; partial_ptr: N numbers a row, which may be where the answer goes.
@@ -249,7 +249,7 @@ def backward(
     yh, yl = halves(y)
     phi = tl.load(phi_ptr + j, mask=j < K, other=0.0).to(tl.float32)
     p = exponentials(xh, xl, y, yh, yl, out_of_reach(Uh, b), Ul, (s * LOG2_E).to(tl.float32), V, X, KB)
-    if WEAK:
+    if LINKS:
         likeliest = j == likeliest_of(p, j, V, X, KB)
         p, rest = plan_and_rest(p, 1.0, likeliest, V, X, KB)
     else:
@@ -258,7 +258,7 @@ def backward(
     if not WEIGHTED:
         p = tl.where(i < N, p, 0.0)  # then all values may weigh the same
         a = (1.0 / N).to(tl.float32)
-    if WEAK:
+    if LINKS:
         D = softness_of(p, rest, a, likeliest, KA, X, KB)
         Ly = over_values(a * p * apart_from_likeliest(p, y, likeliest, V, X, KB), KA, X, KB)
         inverse_D, resistance = path_through(Ly, D, step, X, KB)
@@ -269,7 +269,7 @@ def backward(
     softness = most_over_targets(tl.where(b > 0, D / tl.where(b > 0, b, 1.0), 0.0), 1, X, KB)
     bridge = BRIDGE * b * softness
     u = first_multipliers(p, w, b, D, phi_ptr, j, K, WEIGHTED, KA, X, KB)
-    q = remaining_pull(p, w, a, phi, u, likeliest, WEAK, V, X, KB)
+    q = remaining_pull(p, w, a, phi, u, likeliest, LINKS, V, X, KB)
     t = over_values(p * (q - over_targets(p * q, V, X, KB)), KA, X, KB)
     largest = most_over_targets(tl.abs(t), 1, X, KB)
     largest = tl.where(soft & (largest > 0), largest, 1.0)
@@ -288,11 +288,11 @@ def backward(
     going = True
     while going & (k < _STEPS):
         if weakly_linked:
-            Lw = pushed(p, apart(p, way, likeliest, WEAK, V, X, KB), a, N, WEIGHTED, KA, X, KB)
+            Lw = pushed(p, apart(p, way, likeliest, LINKS, V, X, KB), a, N, WEIGHTED, KA, X, KB)
         else:
             Lw = pushed(p, way - over_targets(p * way, V, X, KB), a, N, WEIGHTED, KA, X, KB)
         potential, r, way, rz = go_on(potential, r, way, rz, Lw, inverse_D, resistance, b, bridge, X, KB)
-        if k >= (2 if WEAK else 3):  # no row is done before
+        if k >= (2 if LINKS else 3):  # no row is done before
             going = scalar(rz - enough) > 0
         k += 1
     potential = potential * largest
@@ -304,8 +304,8 @@ def backward(
     phi = tl.load(phi_ptr + j, mask=j < K, other=0.0).to(tl.float32)
     w = tl.load(w_ptr + row * w_row + i.to(tl.int64) * w_col, mask=i < N, other=0.0).to(tl.float32)
     u = tl.where(N > 0, u, 0.0)
-    q = remaining_pull(p, w, a, phi, u, likeliest, WEAK, V, X, KB) - a * potential
-    if WEAK:
+    q = remaining_pull(p, w, a, phi, u, likeliest, LINKS, V, X, KB) - a * potential
+    if LINKS:
         pull = apart_from_likeliest(p, q, likeliest, V, X, KB)
         g = over_targets(p * pull * apart_from_likeliest(p, y, likeliest, V, X, KB), V, X, KB) * s.to(tl.float32)
     else:
@@ -321,9 +321,9 @@ def backward(
 @triton.jit
 def apart(
     p: tl.tensor, v: tl.tensor, likeliest: tl.tensor,
-    WEAK: tl.constexpr, V: tl.constexpr, X: tl.constexpr, KB: tl.constexpr
+    LINKS: tl.constexpr, V: tl.constexpr, X: tl.constexpr, KB: tl.constexpr
 ) -> tl.tensor:  # fmt: skip
-    if WEAK:
+    if LINKS:
         out = apart_from_likeliest(p, v, likeliest, V, X, KB)
     else:
         out = apart_from_mean(p, v, V, X, KB)
