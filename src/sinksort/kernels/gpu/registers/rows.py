@@ -37,6 +37,7 @@ from ..engine.parts import (
     NONE,
     NUMBERS,
     TOO_FINE,
+    WEAK,
     halves,
     load_weights,
     moments,
