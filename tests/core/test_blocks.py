@@ -12,7 +12,7 @@ from torch import Tensor
 import sinksort
 from sinksort.core import blocks
 from sinksort.core.gradients import _chord_steps, attach
-from sinksort.core.options import Options
+from sinksort.core.option_values import Options
 from sinksort.core.plan import solve
 from sinksort.core.problem import Problem, pose
 from sinksort.core.semidual import column_sums, hessian_factor, log_density, log_weight

@@ -9,7 +9,7 @@ import torch
 
 import sinksort
 from sinksort import losses
-from sinksort.core.options import Options
+from sinksort.core.option_values import Options
 from sinksort.kernels import autograd, dispatch, requests
 from sinksort.kernels.contract import Request
 from sinksort.kernels.reference import log_shares

@@ -31,7 +31,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import sinksort
 from sinksort.core import modes
-from sinksort.core.options import Options
+from sinksort.core.option_values import Options
 from sinksort.kernels import backends, memo
 from sinksort.kernels.contract import Request
 from tests.devices import refusal

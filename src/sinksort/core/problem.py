@@ -21,7 +21,7 @@ from torch import Tensor
 from .checks import require_dim, require_floating, require_increasing, require_non_negative, values_readable
 from .costs import Huber, Power, resolve_cost
 from .modes import ordinary
-from .options import Options
+from .option_values import Options
 from .squash import normalize
 
 _P = ParamSpec("_P")

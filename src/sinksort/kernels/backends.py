@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from ..core.modes import eager, forward_mode_on, hidden, tracing
-from ..core.options import DEFAULT_SOLVER, Options
+from ..core.option_values import DEFAULT_SOLVER, Options
 from ..core.solvers import Newton, Solver
 from ..core.solvers._common import host_may_look
 from ..core.squash import INCREASING_MAPS

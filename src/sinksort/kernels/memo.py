@@ -14,7 +14,7 @@ from typing import Any, Concatenate, NamedTuple, ParamSpec, cast
 from torch import Tensor
 
 from ..core.modes import PLAIN, ordinary
-from ..core.options import Options
+from ..core.option_values import Options
 from . import autograd
 from .backends import last_used
 from .contract import Request

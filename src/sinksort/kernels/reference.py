@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..core.blocks import solve_in_blocks
 from ..core.costs import Power
-from ..core.options import DEFAULT_SOLVER, Options
+from ..core.option_values import DEFAULT_SOLVER, Options
 from ..core.plan import Plan
 from ..core.problem import Problem, inverse_of, met_exactly, rounding_of
 from ..core.squash import normalize

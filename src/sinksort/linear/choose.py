@@ -11,7 +11,7 @@ from ..core import slow
 from ..core.blocks import rows_at_a_time, solve_in_blocks
 from ..core.costs import Power, resolve_cost
 from ..core.modes import hidden
-from ..core.options import Options
+from ..core.option_values import Options
 from ..core.plan import Plan
 from ..core.problem import Problem, as_rows, entropy, existing, like_rows, pose, rows_by_count, target_rows, wide_dtype
 from ..core.solvers import Newton, Solver

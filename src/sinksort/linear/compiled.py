@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ..core.costs import Huber, Power, resolve_cost
 from ..core.cotangents import with_graph
-from ..core.options import Options
+from ..core.option_values import Options
 from ..core.problem import as_rows, entropy_number, existing, like_batch, like_rows, like_targets, wide_dtype
 from ..core.solvers import Newton
 

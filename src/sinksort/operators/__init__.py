@@ -24,7 +24,7 @@ The reference computes in float64, whatever dtype comes and goes; fast kernels a
 single precision, ranks to 1e-5 n; other kernels on the CPU answer in double precision. Autocast is switched off.
 """
 
-from ..core.options import DEFAULT_SOLVER
+from ..core.option_values import DEFAULT_SOLVER
 from .selecting import TopK, soft_median, soft_quantile, soft_topk, soft_topk_mask
 from .sorting import (
     quantile_normalize,

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..core.checks import require_between, values_readable
 from ..core.costs import Cost
 from ..core.modes import tracing
-from ..core.options import DEFAULT_SOLVER, Options
+from ..core.option_values import DEFAULT_SOLVER, Options
 from ..core.problem import as_row_of_one, as_rows, existing, like_batch, like_rows, wide_dtype
 from ..core.solvers import Solver
 from ..core.squash import Squash, normalize

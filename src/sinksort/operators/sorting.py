@@ -13,7 +13,7 @@ from torch import Tensor
 from ..core.checks import require_floating
 from ..core.costs import Cost
 from ..core.modes import whole
-from ..core.options import DEFAULT_SOLVER, Options
+from ..core.option_values import DEFAULT_SOLVER, Options
 from ..core.plan import Plan
 from ..core.problem import as_rows, of_number, pose
 from ..core.solvers import Newton, Solver

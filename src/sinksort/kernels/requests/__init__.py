@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...core.checks import values_readable
 from ...core.modes import tracing
-from ...core.options import Options
+from ...core.option_values import Options
 from ...core.problem import as_rows, entropy_number, existing, like_rows
 from ..backends import backend_for, refuse
 from ..dispatch import BAND_ROWS, BAND_VALUES, MOST_SORTED, MOST_TARGETS, SHARP_GROUPS, least_of

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ...core.modes import hidden
-from ...core.options import Options
+from ...core.option_values import Options
 from ...core.problem import as_rows, existing, like_rows, rows_by_count
 from ...core.solvers._common import host_may_look
 from .. import requests

@@ -16,7 +16,7 @@ from torch import Tensor
 from ...core.checks import values_readable
 from ...core.cotangents import one_at_a_time
 from ...core.modes import ordinary
-from ...core.options import Options
+from ...core.option_values import Options
 from ...linear.choose import plan_for
 from ...linear.refine import accepted_error
 from ..backends import backend_for, refuses, remember

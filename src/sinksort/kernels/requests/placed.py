@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from ...core.options import Options
+from ...core.option_values import Options
 from ...core.problem import as_rows, entropy, like_rows, live_rows
 from ...core.squash import Squash, normalize
 from ..dispatch import AS_TYPED, LEAST_LEARNED_EPS

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...core.checks import require_floating, require_non_negative, values_readable
 from ...core.modes import hidden, tracing, whole
-from ...core.options import Options
+from ...core.option_values import Options
 from ...core.problem import entropy, entropy_number, existing, like_rows, target_rows
 from ...core.solvers._common import host_may_look
 from ..backends import able, refuses
