@@ -351,10 +351,12 @@ def _whole_rows(
     if k == rows.shape[-1] or (values_readable(whole) and not bool(whole.any())):
         return values
     first = kept.to(torch.int8).argsort(dim=-1, descending=True, stable=True)[..., :k]
+    if weights is not None:  # what is taken of a longer row may weigh nothing, and is not looked at
+        weights = torch.where(whole, weights.gather(-1, first), 1.0)
     ordered = soft_sort(
         rows.gather(-1, first),
         descending=largest,
-        weights=None if weights is None else weights.gather(-1, first),
+        weights=weights,
         mask=kept.gather(-1, first),
         eps=eps,
         cost=cost,
