@@ -46,6 +46,7 @@ as a fraction of n.
 
 from __future__ import annotations
 
+import threading
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -68,6 +69,15 @@ class Request(NamedTuple):
     #: That is the largest number there is, it weighs nothing, and it has targets behind all others that weigh nothing.
     last: Tensor | None = None
     prepared: dict[Any, Any] | None = None  #: what kernels prepared, for all asks that differ in x's numbers alone
+
+
+class _ToCome(threading.local):
+    """What a thread will ask for next, so that kernels of a GPU are compiled together."""
+
+    gradient: bool = False
+
+
+to_come = _ToCome()
 
 
 def some_rows(request: Request, rows: Tensor) -> Request:
