@@ -10,20 +10,26 @@ Keeps    What ``plan.Plan`` keeps. Its M, gamma and start are made when somebody
 
 from __future__ import annotations
 
+import functools
 import importlib
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.blocks import solve_in_blocks
+from ..core.checks import require_floating, require_non_negative
+from ..core.costs import Cost, Huber, Power, resolve_cost
 from ..core.gradients import attach
-from ..core.modes import PLAIN, eager
+from ..core.modes import PLAIN, eager, ordinary
 from ..core.plan import Plan, pivot_of
-from ..core.problem import Problem
+from ..core.problem import Problem, as_rows, entropy, like_rows, pose
 from ..core.semidual import without_subnormals
 from ..core.solvers import Newton, Solver
 from ..core.solvers.start import staircase_potentials
+from ..core.squash import INCREASING_MAPS, Squash
 
 MOST = 2048  #: values, and targets, of a row
 _MOST_EPS = 1e100  #: beyond it no plan changes; an infinite eps would be multiplied by 0
@@ -103,6 +109,83 @@ def _some(given: Any, rows: Tensor) -> Any:
     """Some rows of a ``Given``."""
     R = len(given.x)
     return type(given)(*(t.index_select(0, rows) if isinstance(t, Tensor) and len(t) == R else t for t in given))
+
+
+class Ranks(NamedTuple):
+    """What ``plan_for`` makes of a call that reads ranks alone."""
+
+    answer: Tensor
+
+    def ranks(self) -> Tensor:
+        return self.answer
+
+
+def exact_ranks(
+    x: Tensor, dim: int, descending: bool, weights: Tensor | None, num_targets: int | None, eps: float | Tensor,
+    cost: Cost, squash: Squash,
+) -> Ranks | None:  # fmt: skip
+    """Return ranks on default targets by kernels, or None where a plan must be made (and arguments be complained of).
+
+    The caller has asked ``fits``.
+    """
+    known = isinstance(cost, (int, float, Power, Huber)) and (squash is None or isinstance(squash, str))
+    if not (known and ordinary() and (squash is None or squash in INCREASING_MAPS)):
+        return None
+    rows, whole, family = as_rows(x, dim), _whole(), _family()
+    n, batch = rows.shape[-1], rows.shape[:-1]
+    m = n if num_targets is None else num_targets
+    if rows.numel() == 0 or type(m) is not int or m < 1:
+        return None
+    flat = rows.reshape(-1, n)
+    a = _equal(n)
+    if weights is not None:
+        require_floating(weights, "weights")
+        a = _flat(like_rows(weights, x, dim, "weights")).to(torch.float64)
+        require_non_negative(a, "weights")
+        a = a / a.sum(-1, keepdim=True)
+    kind, power = family.kind_of(resolve_cost(cost))
+    entropies = entropy(eps, batch, x.device, torch.float64).reshape(-1).clamp(max=_MOST_EPS)
+    rule = family.rule_for(m, float(entropies.detach().min())) if kind == family.SQUARED and m > 1 else None
+    nodes = _targets(n, m, descending, rule.y.shape[-1]) if rule is not None and rule.y.shape[-1] <= n else None
+    options = whole.Options(_SQUASHES[squash], kind, power, x.dtype != torch.float64)
+    answer = whole.found(flat.to(torch.float64), a, entropies, nodes, _targets(n, m, descending, None), options)
+    if answer is None:
+        return None
+
+    def again(x: Tensor, a: Tensor, eps: Tensor) -> Tensor:
+        weights = a if a.requires_grad or len(a) > 1 or a is not _equal(n) else None
+        problem = pose(x, descending=descending, weights=weights, num_targets=m, eps=eps, cost=cost, squash=squash)
+        return (exact_plan(problem, _ORDINARY) or solve_in_blocks(problem, _ORDINARY)).ranks()
+
+    if torch.is_grad_enabled() and (flat.requires_grad or a.requires_grad or entropies.requires_grad):
+        out = whole.attached(flat, a, entropies, answer, again)
+    else:
+        out = torch.from_numpy(answer.out).to(x.dtype)
+    return Ranks(out.reshape(rows.shape).movedim(-1, dim))
+
+
+_SQUASHES = {"sigmoid": 0, "arctan": 1, None: 2}
+
+
+@functools.lru_cache(64)
+def _equal(n: int) -> Tensor:
+    return torch.full((1, n), 1.0 / n, dtype=torch.float64, device="cpu")
+
+
+@functools.lru_cache(256)
+def _targets(n: int, m: int, descending: bool, nodes: int | None) -> Any:
+    """All m default targets with the ranks of n values there, or the nodes of a rule for them."""
+    whole, family = _whole(), _family()
+    if nodes is None:
+        y, b, last = np.arange(m)[None] / max(m - 1.0, 1.0), np.full((1, m), 1.0 / m), None
+    else:
+        y, b, last = family.rule_of(m, nodes)
+    up = (m - 1) * y + 1.0
+    return whole.Targets(y, b, n * (m + 1.0 - up if descending else up) / m, last)
+
+
+def _whole() -> Any:
+    return importlib.import_module("sinksort.kernels.cpu.exact.whole")
 
 
 def fits(n: int, m: int, x: Tensor, solver: Solver) -> bool:

@@ -16,7 +16,7 @@ from ..core.solvers._common import host_may_look
 from ..core.squash import INCREASING_MAPS, Squash
 from ..kernels.compiled_plan import CompiledPlan, compiled_plan
 from ..kernels.dispatch import missing_for, settle
-from ..kernels.plan import exact_plan, fits
+from ..kernels.plan import Ranks, exact_plan, exact_ranks, fits
 from .grid import Grid
 from .places import WORTH_A_GRID, Placed, Places, worth
 from .refine import Refinement, accepted_error, first_sizes
@@ -45,7 +45,7 @@ def plan_for(
     squash: Squash,
     solver: Solver,
     backend: str = "auto",
-) -> Plan | SmoothPlan | CompiledPlan:
+) -> Plan | SmoothPlan | CompiledPlan | Ranks:
     """The plan of the rows of x, for an operator that ``requests`` "ranks" or "averages"."""
     compiled = compiled_plan(
         x,
@@ -66,6 +66,11 @@ def plan_for(
     if compiled is not None:
         return compiled
     exactly = backend != "torch" and _exactly(x, dim, targets, target_weights, num_targets, eps, solver)
+    if exactly and reads == "ranks" and mask is None and targets is None and target_weights is None:
+        found = exact_ranks(x, dim, descending, weights, num_targets, eps, cost, squash)
+        if found is not None:
+            settle("numba", backend)
+            return found
     if not exactly and _worth_it(x, dim, mask, targets, target_weights, num_targets, eps, cost, solver, reads):
         settle("torch", backend)
         began = slow.now()

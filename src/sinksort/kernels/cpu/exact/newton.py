@@ -28,7 +28,7 @@ _KEEP = 0.2  # of the error: a matrix that leaves more than this is made anew
 _LARGEST_STEP = 3.0  # in units of eps
 _MOST = 100  # steps
 ENOUGH = 1e-10  # marginal error at which a row has converged
-_WANTED = 1e-13  # marginal error that costs one more cheap step
+WANTED, WANTED_IN_SINGLE = 1e-13, 1e-10  # marginal errors that end the iteration
 # Below ENOUGH, a step with a new matrix that leaves more has met rounding. A leak that is too large falls by e.
 _SLOW = 0.6
 _FAR = 25.0  # potentials that moved as far as this, in units of eps, make other pairs matter
@@ -48,6 +48,8 @@ class Band(NamedTuple):
     W32: F32  #: Newton's matrix, eliminated
     steps: F32  #: (3, K) scratch
     a32: F32  #: (n) weights of values
+    corners: F64  #: (48 K) see ``eliminate``
+    corners32: F32
 
 
 @jit_no_refcount
@@ -97,7 +99,8 @@ def narrowed(band: Band, groups: int, a: F64, u: F64, v: F64) -> None:
 
 
 @jit_no_refcount
-def newton(band: Band, groups: int, K: int, a: F64, b: F64, work: F64, v: F64, spare: F64) -> tuple[float, int, bool]:
+def newton(band: Band, groups: int, K: int, a: F64, b: F64, work: F64, v: F64, spare: F64,
+           wanted: float) -> tuple[float, int, bool]:  # fmt: skip
     """Write gamma to work[0]; return the marginal error, the number of matrices, and whether gamma stayed small.
 
     K      a multiple of 16: behind the targets there are some that weigh nothing
@@ -129,7 +132,7 @@ def newton(band: Band, groups: int, K: int, a: F64, b: F64, work: F64, v: F64, s
         if farthest > _FAR:
             return error, matrices, False
         slow = fresh and error > _SLOW * before
-        if not error > _WANTED or steps >= _MOST or (error <= ENOUGH and slow and not single):
+        if not error > wanted or steps >= _MOST or (error <= ENOUGH and slow and not single):
             break
         poor = poor or slow  # what a matrix in single precision leaves may still be found in double
         steps += 1
@@ -147,13 +150,14 @@ def newton(band: Band, groups: int, K: int, a: F64, b: F64, work: F64, v: F64, s
             if single:
                 narrowed(band, groups, a, u, v)
                 edges(band.P32, band.a32, groups, band.lo, band.hi, band.offset, K, S, band.ends, band.W32)
-                eliminate(band.W32, K, S, band.ends, b, GROUND_OF_SINGLES, band.steps[0], band.steps[1])
+                eliminate(band.W32, K, S, band.ends, b, GROUND_OF_SINGLES, band.steps[0], band.steps[1],
+                          band.corners32)  # fmt: skip
             else:
                 for i in range(4 * groups):
                     spare[i] = a[i] * v[i] * v[i]
                 edges(band.G, spare, groups, band.lo, band.hi, band.offset, K, S, band.ends, band.W)
                 scale(band.W, u, band.ends, K, S)
-                eliminate(band.W, K, S, band.ends, b, GROUND_OF_STEPS, ground, band.inverse)
+                eliminate(band.W, K, S, band.ends, b, GROUND_OF_STEPS, ground, band.inverse, band.corners)
             known, matrices = True, matrices + 1
         before = error
         short, unit = band.steps[2], 1.0 / error  # single precision has no numbers below 1e-38
@@ -162,11 +166,11 @@ def newton(band: Band, groups: int, K: int, a: F64, b: F64, work: F64, v: F64, s
             store64(direction, k, load64(s, k))
             store(short, k, narrow(load64(s, k) * unit))
         if single:
-            substitute(band.W32, K, S, band.ends, band.steps[1], short)
+            substitute(band.W32, K, S, band.ends, band.steps[1], band.corners32, short)
             for k in range(0, K, 16):
                 store64(direction, k, widen(load(short, k)) * error)
         else:
-            substitute(band.W, K, S, band.ends, band.inverse, direction)
+            substitute(band.W, K, S, band.ends, band.inverse, band.corners, direction)
         levels = none
         for k in range(0, K, 16):
             levels = levels + load64(b, k) * load64(direction, k)
