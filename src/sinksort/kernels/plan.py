@@ -23,7 +23,7 @@ from ..core.blocks import solve_in_blocks
 from ..core.checks import require_floating, require_non_negative
 from ..core.costs import Cost, Huber, Power, resolve_cost
 from ..core.gradients import attach
-from ..core.modes import PLAIN, eager, ordinary
+from ..core.modes import PLAIN, eager, ordinary, remembered
 from ..core.plan import Plan, pivot_of
 from ..core.problem import Problem, as_rows, entropy, like_rows, pose
 from ..core.semidual import without_subnormals
@@ -167,7 +167,7 @@ def exact_ranks(
 _SQUASHES = {"sigmoid": 0, "arctan": 1, None: 2}
 
 
-@functools.lru_cache(64)
+@remembered(64)
 def _equal(n: int) -> Tensor:
     return torch.full((1, n), 1.0 / n, dtype=torch.float64, device="cpu")
 

@@ -16,18 +16,29 @@ from ..linear.smooth import SmoothPlan
 from .compiled_plan import CompiledPlan
 from .contract import Request
 from .plan import exact_plan
+from .targets import default_targets
 
 
 def pulled(request: Request, phi: Tensor) -> Tensor:
     """``Kernels.pull`` in the dtype of x, differentiable in it."""
-    if request.m is None:
+    m = request.m or _default_targets(request, phi)
+    if m is None:
         return _plan(request).pull(phi.double().expand(len(request.x), -1)).to(request.x.dtype)
     n = request.x.shape[-1]
-    ranks = _default_plan(request, "ranks").ranks()
+    ranks = _default_plan(request._replace(m=m), "ranks").ranks()
     # phi is affine in y, and so in the rank n ((m - 1) y + 1) / m.
     slope = (phi[:, -1:] - phi[:, :1]) / (request.y[:, -1:] - request.y[:, :1])
-    mean = (ranks * (request.m / n) - 1.0) / (request.m - 1)
+    mean = (ranks * (m / n) - 1.0) / (m - 1)
     return (phi[:, :1] + slope * (mean - request.y[:, :1])).to(request.x.dtype)
+
+
+def _default_targets(request: Request, phi: Tensor) -> int | None:
+    """How many default targets there are, if ranks are averaged over them one by one; else None."""
+    n, m = request.x.shape[-1], request.y.shape[-1]
+    if m < 2 or len(request.y) > 1:
+        return None
+    each = (default_targets(n, m, None, descending, request.x.device) for descending in (False, True))
+    return m if any(request.y is at.y and request.b is at.b and phi is at.phi for at in each) else None
 
 
 def pushed(request: Request) -> Tensor:
