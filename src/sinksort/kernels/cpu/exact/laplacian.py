@@ -17,8 +17,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..engine.compile import jit_no_refcount
-from ..engine.maths import F64, I64
-from ..engine.vectors import load_any, store_any, total_any
+from ..engine.maths import F32, F64, I64
+from ..engine.vectors import load, load_any, splat, store_any, total_any
 
 # What joins a target to the ground, times its weight. A step of Newton's method must not wander along what hardly any
 # mass crosses, so there it is the ridge of ``semidual.hessian_factor``. A gradient needs it only where nothing crosses.
@@ -53,14 +53,55 @@ def edges(G: Any, weight: Any, groups: int, lo: I64, hi: I64, offset: I64, K: in
                     s6, s7 = s6 + line * G[at + k + 6], s7 + line * G[at + k + 7]
                     at += width
             to = k * S - block + m
-            store_any(W, to, s0)
-            store_any(W, to + S, s1)
-            store_any(W, to + 2 * S, s2)
-            store_any(W, to + 3 * S, s3)
-            store_any(W, to + 4 * S, s4)
-            store_any(W, to + 5 * S, s5)
-            store_any(W, to + 6 * S, s6)
-            store_any(W, to + 7 * S, s7)
+            eight_into(W, to, S, s0, s1, s2, s3, s4, s5, s6, s7)
+
+
+@jit_no_refcount
+def edges_in_single(G: F32, weight: F32, groups: int, lo: I64, hi: I64, offset: I64, K: int, S: int, ends: I64,
+                    W: F32) -> None:  # fmt: skip
+    """``edges`` in single precision, of which registers hold 32 columns: each number of G is loaded for two vectors."""
+    zero = splat(0.0)
+    for k in range(0, K, 8):
+        block = k & -16
+        for m in range(block, ends[k], 32):
+            two = m + 32 <= ends[k]
+            s0, s1, s2, s3, s4, s5, s6, s7 = zero, zero, zero, zero, zero, zero, zero, zero
+            t0, t1, t2, t3, t4, t5, t6, t7 = zero, zero, zero, zero, zero, zero, zero, zero
+            for g in range(groups):
+                if lo[g] > block or hi[g] <= m:
+                    continue
+                width, at = hi[g] - lo[g], offset[g] - lo[g]
+                both = two and hi[g] > m + 16
+                for i in range(4 * g, 4 * g + 4):
+                    line = load(G, at + m) * weight[i]
+                    more = load(G, at + m + 16) * weight[i] if both else zero
+                    s0, t0 = s0 + line * G[at + k], t0 + more * G[at + k]
+                    s1, t1 = s1 + line * G[at + k + 1], t1 + more * G[at + k + 1]
+                    s2, t2 = s2 + line * G[at + k + 2], t2 + more * G[at + k + 2]
+                    s3, t3 = s3 + line * G[at + k + 3], t3 + more * G[at + k + 3]
+                    s4, t4 = s4 + line * G[at + k + 4], t4 + more * G[at + k + 4]
+                    s5, t5 = s5 + line * G[at + k + 5], t5 + more * G[at + k + 5]
+                    s6, t6 = s6 + line * G[at + k + 6], t6 + more * G[at + k + 6]
+                    s7, t7 = s7 + line * G[at + k + 7], t7 + more * G[at + k + 7]
+                    at += width
+            to = k * S - block + m
+            eight_into(W, to, S, s0, s1, s2, s3, s4, s5, s6, s7)
+            if two:
+                eight_into(W, to + 16, S, t0, t1, t2, t3, t4, t5, t6, t7)
+
+
+@jit_no_refcount
+def eight_into(W: Any, to: int, step: int, s0: Any, s1: Any, s2: Any, s3: Any, s4: Any, s5: Any, s6: Any,
+               s7: Any) -> None:  # fmt: skip
+    """Store eight vectors, a step apart."""
+    store_any(W, to, s0)
+    store_any(W, to + step, s1)
+    store_any(W, to + 2 * step, s2)
+    store_any(W, to + 3 * step, s3)
+    store_any(W, to + 4 * step, s4)
+    store_any(W, to + 5 * step, s5)
+    store_any(W, to + 6 * step, s6)
+    store_any(W, to + 7 * step, s7)
 
 
 @jit_no_refcount
@@ -109,9 +150,12 @@ def eliminate(W: Any, K: int, S: int, ends: I64, b: F64, per_weight: float, grou
             final(W, S, first, width, corners, first, m, inverse, shares)
         for m in range(first + 16, end, 16):
             store_any(ground, m, load_any(ground, m) + combined(shares, m - first, width, ground, first))
-        for r in range(first + 16, end, 8):
-            for m in range(r & -16, end, 16):
-                spread(W, S, first, width, shares, r, m)
+        for r in range(first + 16, end, 4):
+            for m in range(r & -16, end, 32):
+                if m + 32 <= end:
+                    spread_wide(W, S, first, width, shares, r, m)
+                else:
+                    spread(W, S, first, width, shares, r, m)
 
 
 @jit_no_refcount
@@ -169,48 +213,54 @@ def final(W: Any, S: int, first: int, width: int, corners: Any, k: int, m: int, 
         s4, s5 = s4 + line * corners[a + 64 + j], s5 + line * corners[a + 80 + j]
         s6, s7 = s6 + line * corners[a + 96 + j], s7 + line * corners[a + 112 + j]
     to, share = k * S - first + m, (k - first) * width + m - first
-    store_any(W, to, s0)
-    store_any(W, to + S, s1)
-    store_any(W, to + 2 * S, s2)
-    store_any(W, to + 3 * S, s3)
-    store_any(W, to + 4 * S, s4)
-    store_any(W, to + 5 * S, s5)
-    store_any(W, to + 6 * S, s6)
-    store_any(W, to + 7 * S, s7)
-    store_any(shares, share, s0 * inverse[k])
-    store_any(shares, share + width, s1 * inverse[k + 1])
-    store_any(shares, share + 2 * width, s2 * inverse[k + 2])
-    store_any(shares, share + 3 * width, s3 * inverse[k + 3])
-    store_any(shares, share + 4 * width, s4 * inverse[k + 4])
-    store_any(shares, share + 5 * width, s5 * inverse[k + 5])
-    store_any(shares, share + 6 * width, s6 * inverse[k + 6])
-    store_any(shares, share + 7 * width, s7 * inverse[k + 7])
+    eight_into(W, to, S, s0, s1, s2, s3, s4, s5, s6, s7)
+    eight_into(
+        shares, share, width, s0 * inverse[k], s1 * inverse[k + 1], s2 * inverse[k + 2], s3 * inverse[k + 3],
+        s4 * inverse[k + 4], s5 * inverse[k + 5], s6 * inverse[k + 6], s7 * inverse[k + 7],
+    )  # fmt: skip
 
 
 @jit_no_refcount
 def spread(W: Any, S: int, first: int, width: int, shares: Any, r: int, m: int) -> None:
-    """Add what sixteen targets leave behind to the edges of the targets r to r + 7 with the targets m to m + 15."""
+    """Add what sixteen targets leave behind to the edges of the targets r to r + 3 with the targets m to m + 15."""
     to = r * S - (r & -16) + m
     s0, s1, s2, s3 = load_any(W, to), load_any(W, to + S), load_any(W, to + 2 * S), load_any(W, to + 3 * S)
-    s4, s5 = load_any(W, to + 4 * S), load_any(W, to + 5 * S)
-    s6, s7 = load_any(W, to + 6 * S), load_any(W, to + 7 * S)
     at, share = first * S - first + m, r - first
     for _ in range(16):
         line = load_any(W, at)
         s0, s1 = s0 + line * shares[share], s1 + line * shares[share + 1]
         s2, s3 = s2 + line * shares[share + 2], s3 + line * shares[share + 3]
-        s4, s5 = s4 + line * shares[share + 4], s5 + line * shares[share + 5]
-        s6, s7 = s6 + line * shares[share + 6], s7 + line * shares[share + 7]
         at += S
         share += width
     store_any(W, to, s0)
     store_any(W, to + S, s1)
     store_any(W, to + 2 * S, s2)
     store_any(W, to + 3 * S, s3)
-    store_any(W, to + 4 * S, s4)
-    store_any(W, to + 5 * S, s5)
-    store_any(W, to + 6 * S, s6)
-    store_any(W, to + 7 * S, s7)
+
+
+@jit_no_refcount
+def spread_wide(W: Any, S: int, first: int, width: int, shares: Any, r: int, m: int) -> None:
+    """``spread`` for the targets m to m + 31: each share is loaded for two vectors."""
+    to = r * S - (r & -16) + m
+    s0, s1, s2, s3 = load_any(W, to), load_any(W, to + S), load_any(W, to + 2 * S), load_any(W, to + 3 * S)
+    t0, t1 = load_any(W, to + 16), load_any(W, to + S + 16)
+    t2, t3 = load_any(W, to + 2 * S + 16), load_any(W, to + 3 * S + 16)
+    at, share = first * S - first + m, r - first
+    for _ in range(16):
+        line, next_line = load_any(W, at), load_any(W, at + 16)
+        c0, c1, c2, c3 = shares[share], shares[share + 1], shares[share + 2], shares[share + 3]
+        s0, s1, s2, s3 = s0 + line * c0, s1 + line * c1, s2 + line * c2, s3 + line * c3
+        t0, t1, t2, t3 = t0 + next_line * c0, t1 + next_line * c1, t2 + next_line * c2, t3 + next_line * c3
+        at += S
+        share += width
+    store_any(W, to, s0)
+    store_any(W, to + S, s1)
+    store_any(W, to + 2 * S, s2)
+    store_any(W, to + 3 * S, s3)
+    store_any(W, to + 16, t0)
+    store_any(W, to + S + 16, t1)
+    store_any(W, to + 2 * S + 16, t2)
+    store_any(W, to + 3 * S + 16, t3)
 
 
 @jit_no_refcount

@@ -18,7 +18,7 @@ import numpy as np
 from ..engine.compile import jit_no_refcount
 from ..engine.maths import F32, F64, I64, exp64, larger, size_of
 from ..engine.vectors import highest64, load, load64, narrow, select, splat64, store, store64, total64, widen
-from .laplacian import GROUND_OF_SINGLES, GROUND_OF_STEPS, edges, eliminate, ends_into, scale, substitute
+from .laplacian import GROUND_OF_SINGLES, GROUND_OF_STEPS, edges, edges_in_single, eliminate, ends_into, scale, substitute
 
 _FAINT = 1e-18  # part of a value that a step need not know of
 _POOR = 0.5  # of the error: a matrix in single precision that leaves more than this is not enough
@@ -149,7 +149,7 @@ def newton(band: Band, groups: int, K: int, a: F64, b: F64, work: F64, v: F64, s
             single = single and not poor and not (known and error > _POOR * before)
             if single:
                 narrowed(band, groups, a, u, v)
-                edges(band.P32, band.a32, groups, band.lo, band.hi, band.offset, K, S, band.ends, band.W32)
+                edges_in_single(band.P32, band.a32, groups, band.lo, band.hi, band.offset, K, S, band.ends, band.W32)
                 eliminate(band.W32, K, S, band.ends, b, GROUND_OF_SINGLES, band.steps[0], band.steps[1],
                           band.corners32)  # fmt: skip
             else:
