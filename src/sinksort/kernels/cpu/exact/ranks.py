@@ -22,8 +22,9 @@ from ..engine.maths import F64, I64
 from ..engine.vectors import load64, splat64, store64, total64
 from .costs import costs_into, slopes_into
 from .laplacian import GROUND_OF_GRADIENTS, edges, eliminate, ends_into, scale, substitute
+from .lines import Digits
 from .places import Moments, places_backward, places_into
-from .solve import band_into, normalise, potentials_into, rule_error, targets_into
+from .solve import band_into, potentials_into, rule_error, targets_into
 from .work import G0, GAMMA, LEVEL, MOST, OF, SPARE, SUM_G, A, B, V, W, Work, X, Y, workspace
 
 _NEVER = -1e30
@@ -60,12 +61,11 @@ def row_into(w: Work, posed: Posed, row: int, squash: int) -> Moments:
 
 
 @jit
-def rank_rows(first: int, last: int, posed: Posed, squash: int, kind: int, p: float, rule: F64, wanted: float,
+def rank_rows(first: int, last: int, posed: Posed, squash: int, kind: int, p: float, rule: F64, digits: Digits,
               G: F64, error: F64, lost: F64, out: F64) -> None:  # fmt: skip
     """Write averages, potentials, marginal errors and the estimated errors of a rule, of the rows first to last - 1.
 
     rule    (L, K)  IN  the last polynomials of a rule whose nodes the targets are; L = 0 for targets themselves
-    wanted          IN  marginal error
     """
     n, K = posed.x.shape[1], posed.y.shape[1]
     w = workspace(n, K, True)
@@ -73,7 +73,7 @@ def rank_rows(first: int, last: int, posed: Posed, squash: int, kind: int, p: fl
         if not (row_into(w, posed, row, squash).sound and posed.eps[row] < np.inf):
             out[row], G[row], error[row], lost[row] = np.nan, np.nan, np.nan, 0.0
             continue
-        error[row], _ = potentials_into(w, n, K, posed.eps[row], kind, p, w.lines[7], wanted)
+        error[row], _ = potentials_into(w, n, K, posed.eps[row], kind, p, w.lines[7], digits)
         lost[row] = rule_error(w, n, rule) if len(rule) > 0 else 0.0
         for k in range(K):
             G[row, k] = w.targets[G0, k]
@@ -97,19 +97,24 @@ def averages(w: Work, n: int, order: I64, out: F64) -> None:
 
 
 @jit_no_refcount
-def plan_into(w: Work, n: int, K: int, eps: float, kind: int, p: float, G: F64) -> int:
+def plan_into(w: Work, n: int, K: int, eps: float, kind: int, p: float, G: F64, cut: float) -> int:
     """Write p_ik to the band; return the number of groups of four values."""
     potential, b, E = w.targets[G0], w.targets[B], w.band.G
     for k in range(len(potential)):
         potential[k] = G[k] if k < K else _NEVER
-    groups = band_into(w, n, K, eps, kind, p, w.lines[7], potential)
-    normalise(w, groups)
+    groups = band_into(w, n, K, eps, kind, p, w.lines[7], potential, cut)
     for g in range(groups):
         first, end = w.band.lo[g], w.band.hi[g]
         at = w.band.offset[g] - first
         for _ in range(4):
+            sums = splat64(0.0)
             for k in range(first, end, 16):
-                store64(E, at + k, load64(E, at + k) * load64(b, k))
+                share = load64(E, at + k) * load64(b, k)
+                store64(E, at + k, share)
+                sums = sums + share
+            unit = 1.0 / total64(sums)  # rows are exact: see ``normalise``
+            for k in range(first, end, 16):
+                store64(E, at + k, load64(E, at + k) * unit)
             at += end - first
     return groups
 
@@ -162,7 +167,7 @@ def adjoint_into(w: Work, groups: int, n: int, K: int) -> int:
 
 @jit
 def rank_rows_backward(first: int, last: int, posed: Posed, squash: int, kind: int, p: float, G: F64, of_out: F64,
-                       with_eps: bool, out: Gradient) -> None:  # fmt: skip
+                       with_eps: bool, cut: float, out: Gradient) -> None:  # fmt: skip
     """Write the cotangents of values, weights and, if they are wanted, of eps."""
     n, K = posed.x.shape[1], posed.y.shape[1]
     w = workspace(n, K, True)
@@ -175,7 +180,7 @@ def rank_rows_backward(first: int, last: int, posed: Posed, squash: int, kind: i
             continue
         for i in range(n):
             w.values[W, i] = of_out[row, order[i]]
-        groups = plan_into(w, n, K, eps, kind, p, G[row])
+        groups = plan_into(w, n, K, eps, kind, p, G[row], cut)
         adjoint_into(w, groups, n, K)
         out.eps[row] = cotangents_of_values(w, n, K, eps, kind, p, with_eps)
         places_backward(w.values, n, squash, moments, of_a)

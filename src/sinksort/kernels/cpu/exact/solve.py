@@ -36,8 +36,8 @@ from ..engine.maths import F64, I64
 from ..engine.vectors import highest64, load64, select, splat64, store64, total64
 from .costs import MATRIX, costs_into, slopes_into
 from .laplacian import GROUND_OF_GRADIENTS, edges, eliminate, ends_into, scale, substitute
-from .lines import CUT, LARGEST, exponentials_into, window
-from .newton import WANTED, newton
+from .lines import IN_DOUBLE, LARGEST, Digits, exponentials_into, window
+from .newton import newton
 from .start import start
 from .work import G0, GAMMA, MOST, SPARE, SUM_B, SUM_G, SUM_Y, A, B, Cotangents, Rows, V, Work, X, Y, workspace
 
@@ -73,7 +73,8 @@ def compacted(w: Work, x: F64, a: F64, n: int, y: F64, b: F64, m: int) -> tuple[
 
 
 @jit_no_refcount
-def band_into(w: Work, n: int, K: int, eps: float, kind: int, p: float, given: F64, potential: F64) -> int:
+def band_into(w: Work, n: int, K: int, eps: float, kind: int, p: float, given: F64, potential: F64,
+              cut: float) -> int:  # fmt: skip
     """Write exp(potential_k - C_ik / eps), four values at a time; return the number of such groups.
 
     Each line is scaled so that its largest entry for a target with weight is 1. The exponent of that goes to MOST.
@@ -98,7 +99,7 @@ def band_into(w: Work, n: int, K: int, eps: float, kind: int, p: float, given: F
             for k in range(0, K, 16):
                 e = load64(line, k) - shift
                 store64(line, k, select(e > largest, largest, e))
-            f, e_ = window(line, K, -CUT)
+            f, e_ = window(line, K, -cut)
             first, end = min(first, f), max(end, e_)
         band.lo[g], band.hi[g], band.offset[g] = first, end, at
         for r in range(4):
@@ -119,7 +120,7 @@ def smaller_matrix(w: Work, values: int, targets: int, m: int, given: F64) -> F6
 
 @jit_no_refcount
 def potentials_into(w: Work, n: int, K: int, eps: float, kind: int, p: float, given: F64,
-                    wanted: float) -> tuple[float, int]:  # fmt: skip
+                    digits: Digits) -> tuple[float, int]:  # fmt: skip
     """Write G to the row G0 of ``Work.targets``; return the marginal error and the number of Newton's matrices.
 
     All targets weigh something. Values may weigh nothing, if the cost is not given by its matrix.
@@ -136,9 +137,9 @@ def potentials_into(w: Work, n: int, K: int, eps: float, kind: int, p: float, gi
     potential[K:] = _NEVER
     steps, error, near = 0, np.inf, False
     for _ in range(_MOST_ROUNDS):
-        groups = band_into(w, n, K, eps, kind, p, given, potential)
+        groups = band_into(w, n, K, eps, kind, p, given, potential, digits.cut)
         error, more, near = newton(
-            w.band, groups, wide, a, w.targets[B], w.targets[GAMMA : GAMMA + 6], w.values[V], w.values[SPARE], wanted
+            w.band, groups, wide, a, w.targets[B], w.targets[GAMMA : GAMMA + 6], w.values[V], w.values[SPARE], digits
         )
         steps += more
         for k in range(K):
@@ -159,7 +160,7 @@ def solve_row(w: Work, x: F64, a: F64, n: int, y: F64, b: F64, m: int, eps: floa
     whole = given
     if kind == MATRIX and (values < n or m > K):
         given = smaller_matrix(w, values, K, m, whole)
-    error, steps = potentials_into(w, values, K, eps, kind, p, given, WANTED)
+    error, steps = potentials_into(w, values, K, eps, kind, p, given, IN_DOUBLE)
     potential = w.targets[G0]
     lost = rule_error(w, values, last) if len(last) > 0 else 0.0
     for i in range(values):
@@ -364,7 +365,7 @@ def solve_row_backward(w: Work, a: F64, n: int, m: int, eps: float, kind: int, p
     potential = w.targets[G0]
     for k in range(len(potential)):
         potential[k] = G[k] if k < m else _NEVER
-    groups = band_into(w, n, m, eps, kind, p, given, potential)
+    groups = band_into(w, n, m, eps, kind, p, given, potential, IN_DOUBLE.cut)
     normalise(w, groups)
     balance(w, groups, n, m, a, of_f, mu, nu)
     sum_y, sum_b, cost, slope, of_m = w.targets[SUM_Y], w.targets[SUM_B], w.lines[0], w.lines[1], w.lines[2]

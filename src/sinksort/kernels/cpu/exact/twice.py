@@ -91,8 +91,8 @@ def places_backward_moves(values: F64, n: int, squash: int, moments: Moments, ra
 
 
 @jit
-def rank_rows_twice(first: int, last: int, posed: Posed, squash: int, G: F64, of_out: F64, q: F64, of_x: F64,
-                    of_w: F64) -> None:  # fmt: skip
+def rank_rows_twice(first: int, last: int, posed: Posed, squash: int, G: F64, of_out: F64, q: F64, cut: float,
+                    of_x: F64, of_w: F64) -> None:  # fmt: skip
     """Write how the cotangents of values and the averages change along q, of the rows first to last - 1."""
     n, K = posed.x.shape[1], posed.y.shape[1]
     w = workspace(n, K, True)
@@ -105,7 +105,7 @@ def rank_rows_twice(first: int, last: int, posed: Posed, squash: int, G: F64, of
         for i in range(n):
             w.values[W, i], w.values[OUT, i] = of_out[row, order[i]], q[row, order[i]]
         rate = places_move(w.values, n, squash, moments)
-        groups = plan_into(w, n, K, eps, SQUARED, 2.0, G[row])
+        groups = plan_into(w, n, K, eps, SQUARED, 2.0, G[row], cut)
         S = adjoint_into(w, groups, n, K)
         cotangents_of_values(w, n, K, eps, SQUARED, 2.0, False)
         potentials_move(w, n, K, eps)

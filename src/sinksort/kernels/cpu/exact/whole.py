@@ -20,7 +20,8 @@ from ..engine.maths import F64
 from ..engine.threads import run
 from .autograd import one_at_a_time
 from .costs import SQUARED
-from .newton import ENOUGH, WANTED, WANTED_IN_SINGLE
+from .lines import IN_DOUBLE, IN_SINGLE, Digits
+from .newton import ENOUGH
 from .nodes import LOST, LOST_IN_SINGLE
 from .ranks import Gradient, Posed, rank_rows, rank_rows_backward
 from .twice import rank_rows_twice
@@ -46,6 +47,10 @@ class Options(NamedTuple):
     kind: int
     p: float
     single: bool  #: whether the answer is rounded to single precision
+
+
+def digits_of(options: Options) -> Digits:
+    return IN_SINGLE if options.single else IN_DOUBLE
 
 
 class Part(NamedTuple):
@@ -80,7 +85,7 @@ def found(x: Tensor, a: Tensor, eps: Tensor, nodes: Targets | None, targets: Tar
         potentials, wrong, missed = np.empty((count, K)), np.empty(count), np.empty(count)
         run(
             rank_rows, count, count * n * K * _PRICE, posed, options.squash, options.kind, options.p,
-            _NO_RULE if at.last is None else at.last, WANTED_IN_SINGLE if options.single else WANTED, potentials,
+            _NO_RULE if at.last is None else at.last, digits_of(options), potentials,
             wrong, missed, to,
         )  # fmt: skip
         error[some], lost[some] = wrong, missed
@@ -107,12 +112,13 @@ def attached(x: Tensor, a: Tensor, eps: Tensor, answer: Found, again: Again) -> 
 
 def _gradient(answer: Found, w: F64, with_eps: bool) -> Gradient:
     squash, kind, p, _ = answer.options
+    cut = digits_of(answer.options).cut
     whole = Gradient(np.empty(w.shape), np.empty(w.shape), np.empty(len(w)))
     for part in answer.parts:
         of_out = w if part.rows is None else w[part.rows]
         own = whole if part.rows is None else Gradient(*(np.empty((len(part.rows), *t.shape[1:])) for t in whole))
         run(rank_rows_backward, len(of_out), w.size * part.potentials.shape[1] * _PRICE, part.posed, squash, kind, p,
-            part.potentials, of_out, with_eps, own)  # fmt: skip
+            part.potentials, of_out, with_eps, cut, own)  # fmt: skip
         if part.rows is not None:
             for to, values in zip(whole, own, strict=True):
                 to[part.rows] = values
@@ -125,7 +131,8 @@ def _twice(answer: Found, w: F64, q: F64) -> tuple[F64, F64]:
         rows: Any = slice(None) if part.rows is None else part.rows
         own = np.empty(part.posed.x.shape), np.empty(part.posed.x.shape)
         run(rank_rows_twice, len(own[0]), 2 * w.size * part.potentials.shape[1] * _PRICE, part.posed,
-            answer.options.squash, part.potentials, w[rows], q[rows], *own)  # fmt: skip
+            answer.options.squash, part.potentials, w[rows], q[rows],
+            digits_of(answer.options).cut, *own)  # fmt: skip
         of_x[rows], of_w[rows] = own
     return of_x, of_w
 
