@@ -32,6 +32,7 @@ from ..core.solvers.start import staircase_potentials
 from ..core.squash import INCREASING_MAPS, Squash
 
 MOST = 2048  #: values, and targets, of a row
+_MOST_PAIRS = 1 << 19  #: of values and nodes of a longer row, beyond which a grid in torch takes less time and memory
 _MOST_EPS = 1e100  #: beyond it no plan changes; an infinite eps would be multiplied by 0
 _ORDINARY = Newton()
 
@@ -111,23 +112,16 @@ def _some(given: Any, rows: Tensor) -> Any:
     return type(given)(*(t.index_select(0, rows) if isinstance(t, Tensor) and len(t) == R else t for t in given))
 
 
-class Ranks(NamedTuple):
-    """What ``plan_for`` makes of a call that reads ranks alone."""
-
-    answer: Tensor
-
-    def ranks(self) -> Tensor:
-        return self.answer
-
-
 def exact_ranks(
     x: Tensor, dim: int, descending: bool, weights: Tensor | None, num_targets: int | None, eps: float | Tensor,
-    cost: Cost, squash: Squash,
-) -> Ranks | None:  # fmt: skip
+    cost: Cost, squash: Squash, solver: Solver, by_all: bool,
+) -> Tensor | None:  # fmt: skip
     """Return ranks on default targets by kernels, or None where a plan must be made (and arguments be complained of).
 
-    The caller has asked ``fits``.
+    by_all  whether all targets may be taken one by one; else a rule must be enough for all rows
     """
+    if not ready(x, solver):
+        return None
     known = isinstance(cost, (int, float, Power, Huber)) and (squash is None or isinstance(squash, str))
     if not (known and ordinary() and (squash is None or squash in INCREASING_MAPS)):
         return None
@@ -147,8 +141,11 @@ def exact_ranks(
     entropies = entropy(eps, batch, x.device, torch.float64).reshape(-1).clamp(max=_MOST_EPS)
     rule = family.rule_for(m, float(entropies.detach().min())) if kind == family.SQUARED and m > 1 else None
     nodes = _targets(n, m, descending, rule.y.shape[-1]) if rule is not None and rule.y.shape[-1] <= n else None
+    if not by_all and (nodes is None or n * nodes.y.shape[-1] > _MOST_PAIRS):
+        return None
     options = whole.Options(_SQUASHES[squash], kind, power, x.dtype != torch.float64)
-    answer = whole.found(flat.to(torch.float64), a, entropies, nodes, _targets(n, m, descending, None), options)
+    targets = _targets(n, m, descending, None) if by_all else None
+    answer = whole.found(flat.to(torch.float64), a, entropies, nodes, targets, options)
     if answer is None:
         return None
 
@@ -158,10 +155,10 @@ def exact_ranks(
         return (exact_plan(problem, _ORDINARY) or solve_in_blocks(problem, _ORDINARY)).ranks()
 
     if torch.is_grad_enabled() and (flat.requires_grad or a.requires_grad or entropies.requires_grad):
-        out = whole.attached(flat, a, entropies, answer, again)
+        out: Tensor = whole.attached(flat, a, entropies, answer, again)
     else:
         out = torch.from_numpy(answer.out).to(x.dtype)
-    return Ranks(out.reshape(rows.shape).movedim(-1, dim))
+    return out.reshape(rows.shape).movedim(-1, dim)
 
 
 _SQUASHES = {"sigmoid": 0, "arctan": 1, None: 2}
@@ -190,9 +187,14 @@ def _whole() -> Any:
 
 def fits(n: int, m: int, x: Tensor, solver: Solver) -> bool:
     """Whether the family takes rows of n values and m targets in the present circumstances."""
+    return max(n, m) <= MOST and ready(x, solver)
+
+
+def ready(x: Tensor, solver: Solver) -> bool:
+    """Whether the family takes any rows in the present circumstances."""
     return (
-        max(n, m) <= MOST and x.is_cpu and isinstance(solver, Newton) and solver == _ORDINARY and eager()
-        and type(x) in PLAIN and installed()
+        x.is_cpu and isinstance(solver, Newton) and solver == _ORDINARY and eager() and type(x) in PLAIN
+        and installed()
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from ..core.plan import Plan
 from ..core.problem import Problem, inverse_of, met_exactly, rounding_of
 from ..core.solvers import Newton
 from ..core.squash import normalize
-from ..linear.choose import plan_for
+from ..linear.choose import plan_for, ranks_for
 from ..linear.smooth import SmoothPlan
 from .compiled_plan import CompiledPlan
 from .contract import Request
@@ -25,7 +25,16 @@ def pulled(request: Request, phi: Tensor) -> Tensor:
     if m is None:
         return _plan(request).pull(phi.double().expand(len(request.x), -1)).to(request.x.dtype)
     n = request.x.shape[-1]
-    ranks = _default_plan(request._replace(m=m), "ranks").ranks()
+    ranks = ranks_for(
+        request.x,
+        weights=request.a,
+        num_targets=m,
+        eps=request.eps,
+        cost=2,
+        squash=request.squash,
+        solver=Newton(),
+        backend="rejected",
+    )
     # phi is affine in y, and so in the rank n ((m - 1) y + 1) / m.
     slope = (phi[:, -1:] - phi[:, :1]) / (request.y[:, -1:] - request.y[:, :1])
     mean = (ranks * (m / n) - 1.0) / (m - 1)
@@ -43,7 +52,7 @@ def _default_targets(request: Request, phi: Tensor) -> int | None:
 
 def pushed(request: Request) -> Tensor:
     """``Kernels.push`` in float32, differentiable in x."""
-    return (_plan(request) if request.m is None else _default_plan(request, "averages")).sorted().float()
+    return (_plan(request) if request.m is None else _default_plan(request)).sorted().float()
 
 
 def logs(request: Request) -> Tensor:
@@ -59,11 +68,11 @@ def log_shares(plan: Plan) -> Tensor:
     return log_p if p.inverse is None else log_p.gather(-2, p.inverse.unsqueeze(-1).expand(log_p.shape))
 
 
-def _default_plan(request: Request, reads: str) -> Plan | SmoothPlan | CompiledPlan:
+def _default_plan(request: Request) -> Plan | SmoothPlan | CompiledPlan:
     """The plan of all values and the m default targets that the nodes stand for."""
     return plan_for(
         request.x,
-        reads=reads,
+        reads="averages",
         weights=request.a,
         num_targets=request.m,
         eps=request.eps,

@@ -16,7 +16,7 @@ from ..core.solvers._common import host_may_look
 from ..core.squash import INCREASING_MAPS, Squash
 from ..kernels.compiled_plan import CompiledPlan, compiled_plan
 from ..kernels.dispatch import missing_for, settle
-from ..kernels.plan import Ranks, exact_plan, exact_ranks, fits
+from ..kernels.plan import exact_plan, exact_ranks, fits
 from .grid import Grid
 from .places import WORTH_A_GRID, Placed, Places, worth
 from .refine import Refinement, accepted_error, first_sizes
@@ -45,7 +45,7 @@ def plan_for(
     squash: Squash,
     solver: Solver,
     backend: str = "auto",
-) -> Plan | SmoothPlan | CompiledPlan | Ranks:
+) -> Plan | SmoothPlan | CompiledPlan:
     """The plan of the rows of x, for an operator that ``requests`` "ranks" or "averages"."""
     compiled = compiled_plan(
         x,
@@ -66,11 +66,6 @@ def plan_for(
     if compiled is not None:
         return compiled
     exactly = backend != "torch" and _exactly(x, dim, targets, target_weights, num_targets, eps, solver)
-    if exactly and reads == "ranks" and mask is None and targets is None and target_weights is None:
-        found = exact_ranks(x, dim, descending, weights, num_targets, eps, cost, squash)
-        if found is not None:
-            settle("numba", backend)
-            return found
     if not exactly and _worth_it(x, dim, mask, targets, target_weights, num_targets, eps, cost, solver, reads):
         settle("torch", backend)
         began = slow.now()
@@ -104,6 +99,47 @@ def plan_for(
         squash=squash,
     )
     return dense_plan(problem, solver, backend)
+
+
+def ranks_for(
+    x: Tensor,
+    *,
+    dim: int = -1,
+    descending: bool = False,
+    weights: Tensor | None = None,
+    mask: Tensor | None = None,
+    targets: Tensor | None = None,
+    target_weights: Tensor | None = None,
+    num_targets: int | None = None,
+    eps: float | Tensor,
+    cost: Cost,
+    squash: Squash,
+    solver: Solver,
+    backend: str = "auto",
+) -> Tensor:
+    """``plan_for(...).ranks()``, in one go where kernels can do that."""
+    if backend != "torch" and mask is None and targets is None and target_weights is None:
+        by_all = _exactly(x, dim, None, None, num_targets, eps, solver)
+        found = exact_ranks(x, dim, descending, weights, num_targets, eps, cost, squash, solver, by_all)
+        if found is not None:
+            settle("numba", backend)
+            return found
+    return plan_for(
+        x,
+        reads="ranks",
+        dim=dim,
+        descending=descending,
+        weights=weights,
+        mask=mask,
+        targets=targets,
+        target_weights=target_weights,
+        num_targets=num_targets,
+        eps=eps,
+        cost=cost,
+        squash=squash,
+        solver=solver,
+        backend=backend,
+    ).ranks()
 
 
 def dense_plan(problem: Problem, solver: Solver, backend: str = "auto") -> Plan:

@@ -20,7 +20,7 @@ from ..core.squash import Squash
 from ..kernels import padding, payloads, requests
 from ..kernels.compiled_plan import compiled_plan
 from ..kernels.reference import log_shares as log_shares_of
-from ..linear.choose import dense_plan, plan_for, smooth_plan
+from ..linear.choose import dense_plan, plan_for, ranks_for, smooth_plan
 from ..linear.smooth import SmoothPlan
 
 _P = ParamSpec("_P")
@@ -173,9 +173,8 @@ def soft_rank(
     )
     if fused is not None:
         return fused
-    return plan_for(
+    return ranks_for(
         x,
-        reads="ranks",
         dim=dim,
         descending=descending,
         weights=weights,
@@ -188,7 +187,7 @@ def soft_rank(
         squash=squash,
         solver=solver,
         backend=backend,
-    ).ranks()
+    )
 
 
 @of_numbers_too

@@ -18,7 +18,16 @@ import numpy as np
 from ..engine.compile import jit_no_refcount
 from ..engine.maths import F32, F64, I64, exp64, exp_soon, larger, size_of, smaller
 from ..engine.vectors import highest64, load, load64, narrow, select, splat64, store, store64, total64, widen
-from .laplacian import GROUND_OF_SINGLES, GROUND_OF_STEPS, edges, edges_in_single, eliminate, ends_into, scale, substitute
+from .laplacian import (
+    GROUND_OF_SINGLES,
+    GROUND_OF_STEPS,
+    edges,
+    edges_in_single,
+    eliminate,
+    ends_into,
+    scale,
+    substitute,
+)
 from .lines import Digits
 
 _FAINT = 1e-18  # part of a value that a step need not know of

@@ -21,7 +21,7 @@ from ..engine.compile import jit, jit_no_refcount
 from ..engine.maths import F64, I64
 from ..engine.vectors import load64, splat64, store64, total64
 from .costs import costs_into, slopes_into
-from .laplacian import GROUND_OF_GRADIENTS, edges, eliminate, ends_into, scale, substitute
+from .laplacian import GROUND_OF_GRADIENTS, edges, eliminate, ends_into, substitute
 from .lines import Digits
 from .places import Moments, places_backward, places_into
 from .solve import band_into, potentials_into, rule_error, targets_into
@@ -146,7 +146,7 @@ def solved(w: Work, K: int, S: int, t: F64) -> None:
 
 @jit_no_refcount
 def adjoint_into(w: Work, groups: int, n: int, K: int) -> int:
-    """Write lambda to the row SUM_G of ``Work.targets``; return the columns of the matrix. w stands in ``values[W]``."""
+    """Write lambda to the row SUM_G of ``Work.targets``; return the columns of the matrix. w is in ``values[W]``."""
     E, phi, t, weights = w.band.G, w.targets[LEVEL], w.targets[SUM_G], w.values[W]
     for k in range(len(t)):
         t[k] = 0.0

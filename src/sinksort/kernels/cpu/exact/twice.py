@@ -11,7 +11,8 @@ p_i, shares change by p_ik delta_ik, and that no column changes says
 
     L dg = -sum_i (a_i dx~_i / eps) p_ik (2 y_k - mean).
 
-Then dc_i = sum_k p_ik delta_ik phi_k is what w_i receives. The multipliers of the gradient change, from L lambda = t, by
+Then dc_i = sum_k p_ik delta_ik phi_k is what w_i receives. The multipliers of the gradient change, as L lambda = t
+says, by
 
     L dlambda = sum_i p_ik (delta_ik (psi_ik - mean) - sum_l p_il delta_il psi_il),
 
@@ -108,9 +109,9 @@ def rank_rows_twice(first: int, last: int, posed: Posed, squash: int, G: F64, of
         groups = plan_into(w, n, K, eps, SQUARED, 2.0, G[row], cut)
         S = adjoint_into(w, groups, n, K)
         cotangents_of_values(w, n, K, eps, SQUARED, 2.0, False)
-        potentials_move(w, n, K, eps)
+        potentials_move(w, n, eps)
         solved(w, K, S, w.targets[SUM_Y])
-        averages_move(w, n, K, eps)
+        averages_move(w, n, eps)
         for i in range(n):
             of_w[row, order[i]] = w.values[SPARE, i]
         solved(w, K, S, w.targets[SUM_B])
@@ -129,7 +130,7 @@ def line_of(w: Work, i: int) -> tuple[int, int, int]:
 
 
 @jit_no_refcount
-def potentials_move(w: Work, n: int, K: int, eps: float) -> None:
+def potentials_move(w: Work, n: int, eps: float) -> None:
     """Write the right side of the equation for dg to the row SUM_Y."""
     E, y, t = w.band.G, w.targets[Y], w.targets[SUM_Y]
     for k in range(len(t)):
@@ -145,7 +146,7 @@ def potentials_move(w: Work, n: int, K: int, eps: float) -> None:
 
 
 @jit_no_refcount
-def averages_move(w: Work, n: int, K: int, eps: float) -> None:
+def averages_move(w: Work, n: int, eps: float) -> None:
     """Write dc to ``values[SPARE]``, the first part of the change of x~' to ``values[OUT]``, and the right side of the
     equation for dlambda to the row SUM_B.
     """

@@ -67,8 +67,12 @@ class Found(NamedTuple):
     options: Options
 
 
-def found(x: Tensor, a: Tensor, eps: Tensor, nodes: Targets | None, targets: Targets, options: Options) -> Found | None:
-    """Return ranks, or None if a row has not converged. Rows that the nodes are too few for get all targets.
+def found(
+    x: Tensor, a: Tensor, eps: Tensor, nodes: Targets | None, targets: Targets | None, options: Options
+) -> Found | None:
+    """Return ranks, or None if a row has not converged, or no targets are left for it.
+
+    Rows that the nodes are too few for get all targets.
 
     x (R, n), a (R or 1, n), eps (R), all in double precision
     """
@@ -91,10 +95,17 @@ def found(x: Tensor, a: Tensor, eps: Tensor, nodes: Targets | None, targets: Tar
         error[some], lost[some] = wrong, missed
         return Part(rows, posed, potentials)
 
-    parts = [solved(None, targets if nodes is None else nodes, out)]
+    first = targets if nodes is None else nodes
+    if first is None:
+        return None
+    parts = [solved(None, first, out)]
     if nodes is not None:
         late = (lost > (LOST_IN_SINGLE if options.single else LOST)) | (error > ENOUGH)
+        if late.any() and targets is None:
+            return None
         if late.any():
+            if targets is None:
+                return None
             rows = late.nonzero()[0]
             to = np.empty((len(rows), n))
             parts.append(solved(rows, targets, to))
