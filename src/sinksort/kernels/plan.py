@@ -150,7 +150,7 @@ def exact_ranks(
         return None
 
     def again(x: Tensor, a: Tensor, eps: Tensor) -> Tensor:
-        weights = a if a.requires_grad or len(a) > 1 or a is not _equal(n) else None
+        weights = None if a.shape[0] == 1 and a is _equal(n) else a
         problem = pose(x, descending=descending, weights=weights, num_targets=m, eps=eps, cost=cost, squash=squash)
         return (exact_plan(problem, _ORDINARY) or solve_in_blocks(problem, _ORDINARY)).ranks()
 
@@ -159,6 +159,57 @@ def exact_ranks(
     else:
         out = torch.from_numpy(answer.out).to(x.dtype)
     return out.reshape(rows.shape).movedim(-1, dim)
+
+
+def exact_columns(
+    x: Tensor, dim: int, descending: bool, weights: Tensor | None, num_targets: int | None, eps: float | Tensor,
+    cost: Cost, squash: Squash, solver: Solver, payload: Tensor | None,
+) -> Tensor | None:  # fmt: skip
+    """Return averages (..., d, m) over the values of each default target, or the shares (..., m, n) of values in it.
+
+    ``dim`` is the last dimension of both. None where a plan must be made, as in ``exact_ranks``.
+
+    payload  (..., d, n), or None for the shares
+    """
+    known = isinstance(cost, (int, float, Power, Huber)) and (squash is None or isinstance(squash, str))
+    if not (known and ready(x, solver) and ordinary() and (squash is None or squash in INCREASING_MAPS)):
+        return None
+    rows, columns, family = as_rows(x, dim), _columns(), _family()
+    n, batch = rows.shape[-1], rows.shape[:-1]
+    m = n if num_targets is None else num_targets
+    if rows.numel() == 0 or type(m) is not int or not 1 <= m <= MOST or n > MOST:
+        return None
+    if payload is not None and not bool(payload.isfinite().all()):
+        return None
+    flat = rows.reshape(-1, n)
+    a = _equal(n)
+    if weights is not None:
+        require_floating(weights, "weights")
+        a = _flat(like_rows(weights, x, dim, "weights")).to(torch.float64)
+        require_non_negative(a, "weights")
+        a = a / a.sum(-1, keepdim=True)
+    kind, power = family.kind_of(resolve_cost(cost))
+    entropies = entropy(eps, batch, x.device, torch.float64).reshape(-1).clamp(max=_MOST_EPS)
+    rule = family.rule_for(m, float(entropies.detach().min())) if kind == family.SQUARED and m > 1 else None
+    nodes = _targets(n, m, False, rule.y.shape[-1]) if rule is not None and rule.y.shape[-1] <= n else None
+    options = _whole().Options(_SQUASHES[squash], kind, power, x.dtype != torch.float64)
+    carried = None if payload is None else payload.reshape(-1, *payload.shape[-2:]).to(torch.float64)
+    answer = columns.found(flat.to(torch.float64), a, entropies, carried, nodes, _targets(n, m, False, None), options)
+    if answer is None:
+        return None
+
+    def again(x: Tensor, a: Tensor, eps: Tensor, payload: Tensor | None) -> Tensor:
+        problem = pose(x, weights=None if a is _equal(n) else a, num_targets=m, eps=eps, cost=cost, squash=squash)
+        plan = exact_plan(problem, _ORDINARY) or solve_in_blocks(problem, _ORDINARY)
+        return plan.permutation() if payload is None else plan.push(payload.mT).mT
+
+    watched = [t for t in (flat, a, entropies, carried) if t is not None and t.requires_grad]
+    if torch.is_grad_enabled() and watched:
+        out: Tensor = columns.attached(flat, a, entropies, carried, answer, again)
+    else:
+        out = torch.from_numpy(answer.out).to(x.dtype)
+    out = out.reshape(*batch, *out.shape[-2:])
+    return out.flip(-2 if payload is None else -1) if descending else out
 
 
 _SQUASHES = {"sigmoid": 0, "arctan": 1, None: 2}
@@ -183,6 +234,10 @@ def _targets(n: int, m: int, descending: bool, nodes: int | None) -> Any:
 
 def _whole() -> Any:
     return importlib.import_module("sinksort.kernels.cpu.exact.whole")
+
+
+def _columns() -> Any:
+    return importlib.import_module("sinksort.kernels.cpu.exact.whole_columns")
 
 
 def fits(n: int, m: int, x: Tensor, solver: Solver) -> bool:

@@ -81,15 +81,21 @@ def rank_rows(first: int, last: int, posed: Posed, squash: int, kind: int, p: fl
 
 
 @jit_no_refcount
+def line_of(w: Work, i: int) -> tuple[int, int, int]:
+    """Return the window of value i, and where target 0 would stand in the band."""
+    g = i // 4
+    first, end = w.band.lo[g], w.band.hi[g]
+    return first, end, w.band.offset[g] + (i - 4 * g) * (end - first) - first
+
+
+@jit_no_refcount
 def averages(w: Work, n: int, order: I64, out: F64) -> None:
     """Read what Newton's method left: p_ik = v_i G_ik u_k."""
     u, phi, v, band = w.targets[GAMMA + 1], w.targets[LEVEL], w.values[V], w.band
     for k in range(0, len(u) - 15, 16):
         store64(phi, k, load64(phi, k) * load64(u, k))
     for i in range(n):
-        g = i // 4
-        first, end = band.lo[g], band.hi[g]
-        at = band.offset[g] + (i - 4 * g) * (end - first) - first
+        first, end, at = line_of(w, i)
         sums = splat64(0.0)
         for k in range(first, end, 16):
             sums = sums + load64(band.G, at + k) * load64(phi, k)
@@ -151,9 +157,7 @@ def adjoint_into(w: Work, groups: int, n: int, K: int) -> int:
     for k in range(len(t)):
         t[k] = 0.0
     for i in range(n):
-        g = i // 4
-        first, end = w.band.lo[g], w.band.hi[g]
-        at = w.band.offset[g] + (i - 4 * g) * (end - first) - first
+        first, end, at = line_of(w, i)
         sums = splat64(0.0)
         for k in range(first, end, 16):
             sums = sums + load64(E, at + k) * load64(phi, k)
@@ -195,9 +199,7 @@ def cotangents_of_values(w: Work, n: int, K: int, eps: float, kind: int, p: floa
                                       w.values[X], w.targets[Y])  # fmt: skip
     slope, cost, psi, potential, inverse, with_logs = w.lines[0], w.lines[1], w.lines[2], w.targets[G0], 1.0 / eps, 0.0
     for i in range(n):
-        g = i // 4
-        first, end = w.band.lo[g], w.band.hi[g]
-        at = w.band.offset[g] + (i - 4 * g) * (end - first) - first
+        first, end, at = line_of(w, i)
         means, levels = splat64(0.0), splat64(0.0)
         for k in range(first, end, 16):
             share, level = load64(E, at + k), load64(beta, k)

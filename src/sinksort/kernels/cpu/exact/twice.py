@@ -32,7 +32,7 @@ from ..engine.maths import F64
 from ..engine.vectors import load64, splat64, store64, total64
 from .costs import SQUARED
 from .places import NO_SQUASH, SIGMOID, Moments, slope_of
-from .ranks import Posed, adjoint_into, cotangents_of_values, plan_into, row_into, solved
+from .ranks import Posed, adjoint_into, cotangents_of_values, line_of, plan_into, row_into, solved
 from .work import AT_MOVES, LEVEL, OF, OUT, RAW, SPARE, SUM_B, SUM_G, SUM_Y, Z_MOVES, A, W, Work, X, Y, Z, workspace
 
 
@@ -119,14 +119,6 @@ def rank_rows_twice(first: int, last: int, posed: Posed, squash: int, G: F64, of
         places_backward_moves(w.values, n, squash, moments, rate)
         for i in range(n):
             of_x[row, order[i]] = w.values[OUT, i]
-
-
-@jit_no_refcount
-def line_of(w: Work, i: int) -> tuple[int, int, int]:
-    """Return the window of value i, and where target 0 would stand in the band."""
-    g = i // 4
-    first, end = w.band.lo[g], w.band.hi[g]
-    return first, end, w.band.offset[g] + (i - 4 * g) * (end - first) - first
 
 
 @jit_no_refcount

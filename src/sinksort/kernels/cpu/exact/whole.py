@@ -27,7 +27,7 @@ from .ranks import Gradient, Posed, rank_rows, rank_rows_backward
 from .twice import rank_rows_twice
 
 _PRICE = 5.0  # nanoseconds a pair of a value and a target, forward or backward
-_NO_RULE = np.zeros((0, 16))
+NO_RULE = np.zeros((0, 16))
 
 #: From values, weights and eps to the same ranks, by a plan that can be differentiated as often as one likes.
 Again = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -89,7 +89,7 @@ def found(
         potentials, wrong, missed = np.empty((count, K)), np.empty(count), np.empty(count)
         run(
             rank_rows, count, count * n * K * _PRICE, posed, options.squash, options.kind, options.p,
-            _NO_RULE if at.last is None else at.last, digits_of(options), potentials,
+            NO_RULE if at.last is None else at.last, digits_of(options), potentials,
             wrong, missed, to,
         )  # fmt: skip
         error[some], lost[some] = wrong, missed
@@ -148,12 +148,13 @@ def _twice(answer: Found, w: F64, q: F64) -> tuple[F64, F64]:
     return of_x, of_w
 
 
-def _array(t: Tensor) -> F64:
+def array_of(t: Tensor) -> F64:
+    """Numbers in double precision."""
     array: F64 = t.detach().to(torch.float64).contiguous().numpy()
     return array
 
 
-def _like(cotangent: F64, argument: Tensor) -> Tensor:
+def like(cotangent: F64, argument: Tensor) -> Tensor:
     """A cotangent of R rows in the shape and dtype of an argument, which may have one row for all."""
     t = torch.from_numpy(cotangent)
     t = t.sum(0, keepdim=True) if len(argument) != len(t) else t
@@ -180,8 +181,8 @@ class _Ranks(torch.autograd.function._SingleLevelFunction):
             wanted = [t for t, need in zip(own, needs, strict=True) if need]
             parts = iter(torch.autograd.grad(ctx.again(*own), wanted, w, create_graph=True))
             return *(next(parts) if need else None for need in needs), None, None
-        found = _gradient(ctx.answer, _array(w), needs[2])
-        return *(_like(c, t) if need else None for c, t, need in zip(found, arguments, needs, strict=True)), None, None
+        found = _gradient(ctx.answer, array_of(w), needs[2])
+        return *(like(c, t) if need else None for c, t, need in zip(found, arguments, needs, strict=True)), None, None
 
 
 class _Slopes(torch.autograd.function._SingleLevelFunction):
@@ -191,7 +192,7 @@ class _Slopes(torch.autograd.function._SingleLevelFunction):
     def forward(ctx: Any, x: Tensor, a: Tensor, eps: Tensor, w: Tensor, answer: Found, again: Again) -> Tensor:
         ctx.save_for_backward(x, a, eps, w)
         ctx.answer, ctx.again = answer, again
-        return _like(_gradient(answer, _array(w), False).x, x)
+        return like(_gradient(answer, array_of(w), False).x, x)
 
     @staticmethod
     @one_at_a_time
@@ -202,5 +203,5 @@ class _Slopes(torch.autograd.function._SingleLevelFunction):
             (slopes,) = torch.autograd.grad(ctx.again(own, a, eps), own, cotangent, create_graph=True)
             of_x, of_w = torch.autograd.grad(slopes, (own, cotangent), q, create_graph=True)
         else:
-            of_x, of_w = (_like(c, t) for c, t in zip(_twice(ctx.answer, _array(w), _array(q)), (x, w), strict=True))
+            of_x, of_w = (like(c, t) for c, t in zip(_twice(ctx.answer, array_of(w), array_of(q)), (x, w), strict=True))
         return of_x, None, None, of_w, None, None
