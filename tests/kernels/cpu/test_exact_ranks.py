@@ -282,3 +282,93 @@ def stored(edges: np.ndarray, dtype: type) -> np.ndarray:
         block = k & -16
         W[k * K : k * K + K - block] = edges[k, block:]
     return W
+
+
+# ---- sorts, payloads and shares
+
+
+def pushed(x: Tensor, payload: Tensor, solver: Any, **options: Any) -> tuple[Tensor, Tensor, Tensor]:
+    weights = options.pop("weights")
+    sorts = sinksort.soft_sort(x, weights=weights, solver=solver, **options)
+    carried = sinksort.sort_with(payload, x, solver=solver, **options)
+    return sorts, carried, sinksort.soft_permutation(x, weights=weights, solver=solver, **options)
+
+
+@every_cost
+@every_squash
+@pytest.mark.parametrize("options", [{}, {"descending": True, "num_targets": 9}, {"num_targets": 30}])
+def test_what_targets_get_is_that_of_the_torch_reference(
+    name: str, squash: str | None, options: dict[str, Any]
+) -> None:
+    x, a, payload = placed(draw(3, 20), squash), positive(3, 20, seed=1), draw(3, 20, 2, seed=2)
+    a[1, 4] = 0.0
+    found = []
+    for solver in (sinksort.Newton(), BY_TORCH):
+        own = [t.clone().requires_grad_() for t in (x, a, payload, torch.tensor(0.02, dtype=D))]
+        out = pushed(own[0], own[2], solver, weights=own[1], eps=own[3], cost=COSTS[name], squash=squash, **options)
+        loss = sum((t * draw(*t.shape, seed=k)).sum() for k, t in enumerate(out))
+        found.append([*out, *torch.autograd.grad(loss, own)])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-7, atol=1e-8 * other.abs().max().item())
+
+
+@pytest.mark.parametrize("eps", [1e-3, 2e-2])
+def test_shares_are_those_of_nodes_where_they_are_enough(eps: float) -> None:
+    """At eps = 0.02 a rule serves four of these rows of 200 values; two far groups and ties get all targets."""
+    x = draw(6, 200)
+    x[1], x[4] = torch.cat([x[1][:100], x[1][100:] + 50.0]), x[4].relu()
+    found = []
+    for solver in (sinksort.Newton(), BY_TORCH):
+        own, w = x.clone().requires_grad_(), draw(6, 200, seed=1)
+        sorts, carried, shares = pushed(own, w, solver, weights=None, eps=eps)
+        loss = (sorts * w).sum() + (carried * w.cos()).sum() + (shares * draw(6, 200, 200, seed=2)).sum()
+        found.append([sorts, carried, shares, *torch.autograd.grad(loss, own)])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-7 * other.abs().max().item())
+
+
+def test_gradcheck_of_sorts_and_shares() -> None:
+    x, a, payload = draw(2, 6), positive(2, 6, seed=1), draw(2, 6, seed=2)
+    own = [t.requires_grad_() for t in (x, a, payload, torch.tensor(0.05, dtype=D))]
+
+    def read(x: Tensor, a: Tensor, payload: Tensor, eps: Tensor) -> tuple[Tensor, ...]:
+        return pushed(x, payload, sinksort.Newton(), weights=a, eps=eps, num_targets=4)
+
+    assert gradcheck(read, own)
+    assert gradgradcheck(lambda x: pushed(x, payload.detach(), sinksort.Newton(), weights=None, eps=0.1), own[0])
+
+
+def test_equal_payloads_come_out_as_they_are() -> None:
+    x = draw(3, 30)
+    assert torch.equal(sinksort.sort_with(torch.full((3, 30), 0.1, dtype=D), x), torch.full((3, 30), 0.1, dtype=D))
+
+
+def test_infinite_values_are_sorted_to_the_ends() -> None:
+    x = draw(2, 10)
+    x[0, 3], x[1, 4], x[1, 5] = math.inf, -math.inf, math.nan
+    sorts = sinksort.soft_sort(x, eps=1e-3)
+    torch.testing.assert_close(sorts, sinksort.soft_sort(x, eps=1e-3, solver=BY_TORCH), equal_nan=True)
+    shares = sinksort.soft_permutation(x, eps=1e-3)
+    assert shares[1].isnan().all()
+    torch.testing.assert_close(shares[0].sum(-1), torch.ones(10, dtype=D))
+
+
+@pytest.mark.parametrize("eps", [1e-3, 1e-2])
+def test_single_precision_shares_are_rounded_from_double(eps: float) -> None:
+    x, cotangent, found = draw(3, 100), draw(3, 100, 100, seed=1), []
+    for dtype in (torch.float32, D):
+        own = x.float().to(dtype).requires_grad_()
+        shares = sinksort.soft_permutation(own, eps=eps)
+        found.append((shares, *torch.autograd.grad(shares, own, cotangent.float().to(dtype))))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=0, atol=1e-6 * other.abs().max().item())
+
+
+@pytest.mark.parametrize("name", ["1.5", "2"])
+def test_order_and_batch_change_no_sort(name: str) -> None:
+    x, options = draw(5, 25), {"cost": COSTS[name], "eps": 3e-3}
+    sorts, shares = sinksort.soft_sort(x, **options), sinksort.soft_permutation(x, **options)
+    perm = torch.randperm(25, generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(sinksort.soft_sort(x[:, perm], **options), sorts, rtol=0, atol=1e-12)
+    torch.testing.assert_close(sinksort.soft_permutation(x[:, perm], **options), shares[..., perm], rtol=0, atol=1e-12)
+    assert torch.equal(sinksort.soft_sort(x[3], **options), sorts[3])

@@ -56,7 +56,8 @@ def found(
     order = values.argsort(-1)
     (R, n), m = values.shape, targets.y.shape[1]
     carried = np.empty((R, 0, n)) if payload is None else array_of(payload)
-    shares = np.empty((R if payload is None else 0, m, n), np.float32 if options.single else np.float64)
+    single = payload is None and options.single
+    shares = np.empty((R if payload is None else 0, m, n), np.float32 if single else np.float64)
     out = np.empty((R, carried.shape[1], m))
 
     def solved(rows: np.ndarray | None, at: Targets) -> Part:
