@@ -15,7 +15,7 @@ from ..core.solvers import Newton, Solver
 from ..core.solvers._common import host_may_look
 from ..core.squash import INCREASING_MAPS, Squash
 from ..kernels.compiled_plan import CompiledPlan, compiled_plan
-from ..kernels.dispatch import missing_for, settle
+from ..kernels.dispatch import least_of, missing_for, settle
 from ..kernels.plan import exact_columns, exact_plan, exact_ranks, fits
 from .grid import Grid
 from .places import WORTH_A_GRID, Placed, Places, worth
@@ -26,6 +26,7 @@ from .streamed import Streamed
 #: Entries up to which kernels take less time than a small problem in torch (rows of 400 and 1,000 values: 0.4 to 1.0 of
 #: it, ranks at eps = 1e-3 a fifteenth), and the eps up to which they do for longer rows.
 _SMALL, _SHARP = 1 << 20, 5e-3
+_ROUNDED = 1e-3 * (1.0 - 1e-6)  #: eps below which gradients of averages over values need the care of a whole plan
 _MOST_COLUMNS = 16  #: of a payload; more of them are averaged by a matrix product
 _LARGE = 1 << 22  #: entries from which a plan is a small problem or a band, whatever eps is
 
@@ -163,7 +164,7 @@ def columns_for(
     """
     if backend == "torch" or (payload is not None and not 1 <= payload.shape[-1] <= _MOST_COLUMNS):
         return None
-    if not _exactly(x, dim, None, None, num_targets, eps, solver):
+    if not _exactly(x, dim, None, None, num_targets, eps, solver) or least_of(eps) < _ROUNDED:
         return None
     columns = None if payload is None else payload.mT
     found = exact_columns(x, dim, descending, weights, num_targets, eps, cost, squash, solver, columns)
@@ -332,5 +333,5 @@ def _worth_it(
         return False  # the ordinary way says what is wrong
     cells, K = first_sizes(smallest, x.dtype)
     too_large = n * m > _LARGE
-    gridded = worth(Grid(cells, 4), n)
+    gridded = worth(Grid(cells, 6), n)
     return bool(solver.compress) or too_large or gridded or (reads == "ranks" and plain and m >= 2 * K)

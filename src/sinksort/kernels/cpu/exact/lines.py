@@ -23,9 +23,9 @@ class Digits(NamedTuple):
     far: float  #: potentials that moved as far as this, in units of eps, make other pairs matter
 
 
-#: exp(-50) is 2e-22: of a million such shares nothing is seen in double precision. What is rounded to single precision
-#: leaves out what ``core.semidual`` takes for no link, 1e-13, and may have 1e-9 of other pairs.
-IN_DOUBLE, IN_SINGLE = Digits(1e-13, 50.0, 25.0), Digits(1e-10, 32.0, 12.0)
+#: exp(-50) is 2e-22: of a million such shares nothing is seen in double precision. Single precision leaves out no more,
+#: since what leaks across a gap may be all of a gradient.
+IN_DOUBLE, IN_SINGLE = Digits(1e-13, 50.0, 25.0), Digits(1e-10, 50.0, 25.0)
 LARGEST = 80.0  # logarithm of E for a target without weight, beside the largest of the others
 _LEAST = -250.0  # so that products of two exponentials are never subnormal
 MOST = 80.0  # only a value and a target that both weigh nothing can exceed this
