@@ -20,13 +20,15 @@ from ..core.squash import Squash
 from ..kernels import padding, payloads, requests
 from ..kernels.compiled_plan import compiled_plan
 from ..kernels.reference import log_shares as log_shares_of
-from ..linear.choose import dense_plan, plan_for, smooth_plan
+from ..linear.choose import columns_for, dense_plan, plan_for, ranks_for, smooth_plan
 from ..linear.smooth import SmoothPlan
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 DEFAULT_SOLVER = Newton()
+#: Values from which shares take less time in double precision than in single (128 rows of 100: 0.7 to 0.8 of it).
+_LONG = 64
 
 
 def full_precision(operator: Callable[_P, _R], numbers: bool = False) -> Callable[_P, _R]:
@@ -173,9 +175,8 @@ def soft_rank(
     )
     if fused is not None:
         return fused
-    return plan_for(
+    return ranks_for(
         x,
-        reads="ranks",
         dim=dim,
         descending=descending,
         weights=weights,
@@ -188,7 +189,7 @@ def soft_rank(
         squash=squash,
         solver=solver,
         backend=backend,
-    ).ranks()
+    )
 
 
 @of_numbers_too
@@ -225,6 +226,13 @@ def soft_sort(
     )
     if fused is not None:
         return fused
+    if mask is None and targets is None and target_weights is None:
+        found = columns_for(
+            x, as_rows(x, dim).unsqueeze(-1), dim=dim, descending=descending, weights=weights,
+            num_targets=num_targets, eps=eps, cost=cost, squash=squash, solver=solver, backend=backend,
+        )  # fmt: skip
+        if found is not None:
+            return found.squeeze(-1).to(x.dtype).movedim(-1, dim)
     return plan_for(
         x,
         reads="averages",
@@ -270,6 +278,15 @@ def soft_permutation(
             [0., 0., 1.],
             [1., 0., 0.]])
     """
+    if mask is None and targets is None and target_weights is None and backend in ("auto", "numba"):
+        found = None
+        if as_rows(x, dim).shape[-1] >= _LONG or x.dtype == torch.float64:
+            found = columns_for(
+                x, None, dim=dim, descending=descending, weights=weights, num_targets=num_targets, eps=eps, cost=cost,
+                squash=squash, solver=solver, backend=backend,
+            )  # fmt: skip
+        if found is not None:
+            return found
     fused = requests.permutations(
         x, dim, descending, weights, mask, targets, target_weights, num_targets, eps, cost, squash, solver, backend
     )
@@ -372,6 +389,16 @@ def sort_with(
         carried_over = _carried(values, keys, dim, descending, num_targets, eps, cost, squash, solver, backend)
         if carried_over is not None:
             return carried_over
+    at, payload_shape = dim % keys.ndim, values.shape[keys.ndim :]
+    flat = values.reshape(*keys.shape, math.prod(payload_shape)).movedim(at, -2)
+    if plain:
+        found = columns_for(
+            keys, flat, dim=dim, descending=descending, weights=None, num_targets=num_targets, eps=eps, cost=cost,
+            squash=squash, solver=solver, backend=backend,
+        )  # fmt: skip
+        if found is not None:
+            in_order = found.movedim(-2, at).to(values.dtype)
+            return in_order.reshape(*in_order.shape[:-1], *payload_shape)
     plan = plan_for(
         keys,
         reads="averages",
@@ -388,10 +415,7 @@ def sort_with(
         solver=solver,
         backend=backend,
     )
-    dim = dim % keys.ndim
-    payload_shape = values.shape[keys.ndim :]
-    flat = values.reshape(*keys.shape, math.prod(payload_shape)).movedim(dim, -2)
-    in_order = plan.push(flat).movedim(-2, dim).to(values.dtype)
+    in_order = plan.push(flat).movedim(-2, at).to(values.dtype)
     return in_order.reshape(*in_order.shape[:-1], *payload_shape)
 
 
