@@ -19,6 +19,8 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+from sinksort.core.options import OPTIONS
+
 DOCS = Path(__file__).resolve().parents[1]
 BENCHMARKS = DOCS.parent / "benchmarks/results"
 
@@ -93,8 +95,10 @@ def reference(module: str) -> str:
     about = "members: false, show_root_full_path: true"
     parts = [f"---\ntitle: {module}\n---", f"::: {module}\n    options: {{{about}, heading_level: 1}}"]
     if module == "sinksort":
-        hidden = f"{about}, show_root_heading: false, show_root_toc_entry: false"
-        parts.append(f"## Options\n\n::: sinksort.operators\n    options: {{{hidden}}}")
+        rows = "\n".join(f"| `{name}` | {said.replace('``', '`')} |" for name, said in OPTIONS.items())
+        parts.append(
+            f"## Options\n\nWhat operators share. Each lists its own.\n\n| option | meaning |\n|---|---|\n{rows}"
+        )
     sections: dict[str, list[str]] = {}
     for name in names:
         path = public.package()[f"{module}.{name}".removeprefix("sinksort.")].canonical_path.split(".")

@@ -154,7 +154,7 @@ def test_public_names_become_links_and_others_do_not():
         ("[a](../benchmarks/results/versus_cpu.md)", "[a](benchmarks/versus_cpu.md)"),
         ("[a](../../benchmarks/results/kinds_h200.md#b)", "[a](../benchmarks/kinds_h200.md#b)"),
         ("[a](../notebooks/1-operators.ipynb)", "[a](../notebooks/1-operators.md)"),
-        ("[a](../src/sinksort/operators/__init__.py)", "[a](reference/sinksort.md#options)"),
+        ("[a](../src/sinksort/core/options.py)", "[a](reference/sinksort.md#options)"),
         ("[a](eps.md)", "[a](eps.md)"),
     ],
 )
