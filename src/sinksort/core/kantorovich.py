@@ -188,8 +188,9 @@ def kantorovich_plan(
     """The exact plan as a matrix: how much of each value goes to each target.
 
     ``Plan.matrix`` approaches it for small eps. Rows are in the order of x and sum to its weights, columns sum to the
-    target weights. Equal values divide among themselves what their interval overlaps. It has a gradient in both weights; the gradient in x is zero. The matrix
-    takes n m numbers; ``kantorovich_rank`` and ``kantorovich_sort`` do not need it.
+    target weights. Equal values divide among themselves what their interval overlaps. It has a gradient in both
+    weights; the gradient in x is zero. The matrix takes n m numbers; ``kantorovich_rank`` and ``kantorovich_sort`` do
+    not need it.
 
     Returns:
         The plan (..., n, m): the batch of x first, then its values, then the targets.
