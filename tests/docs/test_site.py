@@ -107,6 +107,22 @@ def test_site_is_whole(tmp_path):
     assert 'name="viewport"' in mathematics
 
 
+def test_titles_in_the_menu_of_results_differ():
+    """A page without a title of its own in the menu has its heading there."""
+    pages = sorted((ROOT / "benchmarks/results").glob("*.md"))
+    headings = {page.stem: page.read_text(encoding="utf-8").split("\n")[0] for page in pages}
+    shown = [hooks.IN_THE_MENU.get(name, heading) for name, heading in headings.items()]
+    assert len(set(shown)) == len(shown)
+    assert set(hooks.IN_THE_MENU) <= set(headings)
+
+
+def test_a_wide_table_has_a_page_without_side_bars():
+    assert not hooks.wide("| a | b |\n|---|---|\n| 1 | 2 |")
+    assert hooks.wide("text\n" + "|a" * 8 + "|")
+    assert hooks.wide(f"| {'word ' * 60} |")
+    assert not hooks.wide("word " * 100)
+
+
 def test_warnings_fail_the_build():
     settings = yaml.load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"), yaml.BaseLoader)
     assert settings["strict"] == "true"
