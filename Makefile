@@ -14,7 +14,8 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.10 p
 BIN := .venv/bin
 READY := .venv/.ready
 DEMO := $(if $(wildcard $(READY)),.venv,.venv-demo)
-DEMO_READY := $(if $(wildcard $(READY)),$(READY),.venv-demo/.ready)
+DEMO_NEW := .venv-demo/.ready
+DEMO_READY := $(if $(wildcard $(READY)),$(READY),$(DEMO_NEW))
 
 .PHONY: help test lint types suite browser-test demo docs serve format clean
 
@@ -60,7 +61,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install -qq --constraint constraints.txt --editable '.[dev]'
 	@touch $(READY)
 
-.venv-demo/.ready: pyproject.toml constraints.txt
+$(DEMO_NEW): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "sinksort needs Python 3.10 or newer: install one, or run make PYTHON=/path/to/python3"; exit 1; }
 	@echo "Setting up .venv-demo with $$($(PYTHON) --version): torch, NumPy, Numba, matplotlib, scikit-learn, rich and typer."
 	@echo "torch is a large download. On a machine without a GPU, PIP_INDEX_URL and UV_INDEX_URL can name an index of its CPU builds."
@@ -73,7 +74,7 @@ $(READY): pyproject.toml constraints.txt
 			grep --line-buffered -v '^Requirement already\|^Looking in\|^  '; \
 		.venv-demo/bin/python -c 'import sinksort.paper.demo' ; \
 	fi
-	@touch .venv-demo/.ready
+	@touch $(DEMO_NEW)
 
 clean:
 	rm -rf .venv .venv-demo out site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

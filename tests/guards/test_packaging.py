@@ -164,7 +164,7 @@ def test_make_says_when_there_is_no_python(tmp_path):
             str(ROOT / "Makefile"),
             "demo",
             "PYTHON=",
-            f"DEMO_READY={tmp_path / 'ready'}",
+            f"DEMO_NEW={tmp_path / 'ready'}",
             f"READY={tmp_path / 'no'}",
         ],
         cwd=ROOT,
