@@ -80,7 +80,7 @@ class _Times(event.Listener):  # type: ignore[misc]
         if self.inside and self.inside[-1][0] is event.data["dispatcher"]:
             kernel, began = self.inside.pop()
             seconds = time.perf_counter() - began
-            if not self.inside and not event.is_failed and (_is_entry(kernel) or seconds > 1.0):
+            if not self.inside and (_is_entry(kernel) or seconds > 1.0):
                 _log.warning("Compiled %s in %.1f s.", _name(kernel), seconds)
 
 
