@@ -13,6 +13,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.10 p
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null && echo $$p && break; done)
 BIN := .venv/bin
 READY := .venv/.ready
+PAGES := --isolated --line-length 88 README.md $(wildcard docs/*.md docs/guides/*.md)
 DEMO := $(if $(wildcard $(READY)),.venv,.venv-demo)
 DEMO_NEW := .venv-demo/.ready
 DEMO_READY := $(if $(wildcard $(READY)),$(READY),$(DEMO_NEW))
@@ -27,6 +28,7 @@ test: lint types suite
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/ruff format --check $(PAGES)
 
 types: $(READY)
 	$(BIN)/mypy
@@ -53,6 +55,7 @@ serve: $(READY)
 format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	$(BIN)/ruff format $(PAGES)
 
 $(READY): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "sinksort needs Python 3.10 or newer: install one, or run make PYTHON=/path/to/python3"; exit 1; }
