@@ -32,8 +32,7 @@ SLOPES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 def require_squash(squash: Squash) -> None:
     if squash is not None and not callable(squash) and squash not in INCREASING_MAPS:
         raise ValueError(
-            "squash must be 'sigmoid', 'arctan', None (x is already in [0, 1]) or an increasing callable, "
-            f"got {squash!r}."
+            f"squash must be 'sigmoid', 'arctan', None (x as it is) or an increasing callable, got {squash!r}."
         )
 
 

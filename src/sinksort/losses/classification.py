@@ -67,7 +67,7 @@ def topk_loss(
     solver: Solver = DEFAULT_SOLVER,
     backend: str = "auto",
 ) -> Tensor:
-    """J(L - R[l] - k + 1): how far the true label is from the k best-ranked classes.
+    """How far the true label is from the k best-ranked classes: J(L - R[l] - k + 1), with the soft rank R[l].
 
     Args:
         logits: (..., L) scores of the classes.

@@ -33,7 +33,7 @@ def permutation_cross_entropy(
     solver: Solver = DEFAULT_SOLVER,
     backend: str = "auto",
 ) -> Tensor:
-    """- mean_i log of the probability that item i of a row has its true rank.
+    """Cross-entropy of a whole order: minus the mean logarithm of the probability that an item has its true rank.
 
     Args:
         scores: (..., n) one list a row.
@@ -80,6 +80,9 @@ def permutation_accuracy(
     reduction: Reduction = "mean",
 ) -> Tensor:
     """The share of items that have their true rank or, with ``whole``, whether all items of a list have it.
+
+    Args:
+        whole: whether a list counts as right only if all its items are.
 
     >>> import torch
     >>> from sinksort.losses import permutation_accuracy

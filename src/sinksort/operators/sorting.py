@@ -13,6 +13,7 @@ from torch import Tensor
 from ..core.checks import require_floating
 from ..core.costs import Cost
 from ..core.modes import whole
+from ..core.options import explained
 from ..core.plan import Plan
 from ..core.problem import as_rows, of_number, pose
 from ..core.solvers import Newton, Solver
@@ -55,6 +56,7 @@ def full_precision(operator: Callable[_P, _R], numbers: bool = False) -> Callabl
 of_numbers_too = functools.partial(full_precision, numbers=True)
 
 
+@explained
 @full_precision
 def transport(
     x: Tensor,
@@ -71,7 +73,11 @@ def transport(
     squash: Squash = "sigmoid",
     solver: Solver = DEFAULT_SOLVER,
 ) -> Plan:
-    """The ``Plan`` behind all operators: several read-outs from one solve, with potentials and diagnostics.
+    """The transport plan behind all operators: several answers from one solve, with potentials and diagnostics.
+
+    Returns:
+        A ``Plan``. Its methods ``ranks()``, ``sorted()``, ``permutation()`` and ``matrix()`` read it, and
+        ``converged``, ``iterations`` and ``marginal_error`` say how it was found.
 
     >>> import torch, sinksort
     >>> plan = sinksort.transport(torch.tensor([0.3, 0.1, 0.2]), eps=1e-3)
@@ -96,6 +102,7 @@ def transport(
     return dense_plan(problem, solver)
 
 
+@explained
 @full_precision
 def smooth_transport(
     x: Tensor,
@@ -113,9 +120,12 @@ def smooth_transport(
 ) -> SmoothPlan:
     """The plan of very many values in linear time, for the squared cost: ranks, sorts and averages, but no matrix.
 
-    ``soft_rank``, ``soft_sort``, ``soft_quantile``, ``soft_topk`` and the others go this way by themselves where it is
-    cheaper (``Newton(compress=...)`` decides otherwise). Here several read-outs share one solve, and the plan tells how
+    ``soft_rank``, ``soft_sort``, ``soft_quantile``, ``soft_topk`` and the others use it by themselves where it is
+    cheaper (``Newton(compress=...)`` decides otherwise). Here several answers share one solve, and the plan tells how
     fine it is and how far it may be off.
+
+    Returns:
+        A ``SmoothPlan``, which is read as a ``Plan`` is.
 
     >>> import torch, sinksort
     >>> plan = sinksort.smooth_transport(torch.linspace(-3.0, 3.0, 100_001), eps=1e-3)
@@ -142,6 +152,7 @@ def smooth_transport(
     )
 
 
+@explained
 @of_numbers_too
 def soft_rank(
     x: Tensor,
@@ -159,9 +170,12 @@ def soft_rank(
     solver: Solver = DEFAULT_SOLVER,
     backend: str = "auto",
 ) -> Tensor:
-    """Sinkhorn ranks, n a^-1 o (P b_bar): 1 for the smallest value of a row, n for the largest.
+    """Soft ranks: 1 for the smallest value of a row, n for the largest, with a gradient for every value.
 
-    With ``descending`` the largest value gets 1. Ties share a rank. Masked entries get 0.
+    Equal values share a rank. Padding gets 0. In the paper's symbols these are the Sinkhorn ranks n a^-1 o (P b_bar).
+
+    Returns:
+        The ranks, in the shape and dtype of x.
 
     >>> import torch, sinksort
     >>> x = torch.tensor([0.38, 4.0, -2.0, 6.0, -9.0])
@@ -192,6 +206,7 @@ def soft_rank(
     )
 
 
+@explained
 @of_numbers_too
 def soft_sort(
     x: Tensor,
@@ -209,10 +224,13 @@ def soft_sort(
     solver: Solver = DEFAULT_SOLVER,
     backend: str = "auto",
 ) -> Tensor:
-    """Sinkhorn sort, b^-1 o (P^T x): m increasing averages of the values (m = n unless the targets say otherwise).
+    """Soft sorted values: m increasing averages of the values, one for each target, and m = n by default.
 
-    With ``descending`` the first target receives the largest values. A padded row has its sorted values first, then
-    zeros.
+    A padded row has its sorted values first, then zeros. In the paper's symbols this is the Sinkhorn sort
+    b^-1 o (P^T x).
+
+    Returns:
+        The sorted values, in the shape of x with m entries along ``dim``.
 
     >>> import torch, sinksort
     >>> x = torch.tensor([0.38, 4.0, -2.0, 6.0, -9.0])
@@ -251,6 +269,7 @@ def soft_sort(
     ).sorted()
 
 
+@explained
 @full_precision
 def soft_permutation(
     x: Tensor,
@@ -268,9 +287,12 @@ def soft_permutation(
     solver: Solver = DEFAULT_SOLVER,
     backend: str = "auto",
 ) -> Tensor:
-    """The soft permutation matrix (..., m, n): rows sum to one, and ``soft_permutation(x) @ x`` is ``soft_sort(x)``.
+    """The matrix of a soft sort: row j says from which values the j-th sorted value is made.
 
-    ``dim`` goes to the end: row j tells from which values the j-th sorted value is made.
+    Its rows sum to one, and ``soft_permutation(x) @ x`` is ``soft_sort(x)``.
+
+    Returns:
+        The matrix (..., m, n): the batch of x first, ``dim`` at the end.
 
     >>> import torch, sinksort
     >>> sinksort.soft_permutation(torch.tensor([0.3, 0.1, 0.2]), eps=1e-3).round()
@@ -347,6 +369,7 @@ def log_shares(
     return log_shares_of(dense_plan(pose(x, mask=mask, eps=eps, cost=cost, squash=squash), solver, backend))
 
 
+@explained
 @full_precision
 def sort_with(
     values: Tensor,
@@ -365,10 +388,15 @@ def sort_with(
     solver: Solver = DEFAULT_SOLVER,
     backend: str = "auto",
 ) -> Tensor:
-    """``values`` put in the soft order of ``keys``, as ``values[keys.argsort()]`` does, differentiable in both.
+    """Put ``values`` into the soft order of ``keys``, as ``values[keys.argsort()]`` does, with gradients in both.
 
-    ``values`` has the shape of ``keys``, or more dimensions after it (a payload of any shape for each key); ``dim``
-    is a dimension of ``keys``. The result has m entries there.
+    Args:
+        values: in the shape of ``keys``, or with more dimensions after it: a payload of any shape for each key.
+        keys: what is sorted, a floating-point tensor of any shape.
+        dim: the dimension of ``keys`` along which they are compared; all others are batch.
+
+    Returns:
+        The payloads in their new order: the shape of ``values``, with m entries along ``dim``.
 
     >>> import torch, sinksort
     >>> names = torch.tensor([[1.0, 10.0], [2.0, 20.0], [3.0, 30.0]])
@@ -445,6 +473,7 @@ def _carried(
     return out.reshape(*batch, m, -1).movedim(-2, at).reshape(*batch[:at], m, *batch[at:], *payload_shape)
 
 
+@explained
 @of_numbers_too
 def quantile_normalize(
     x: Tensor,
@@ -459,10 +488,14 @@ def quantile_normalize(
     solver: Solver = DEFAULT_SOLVER,
     backend: str = "auto",
 ) -> Tensor:
-    """``x`` mapped onto the distribution of ``reference``: each value becomes the reference value of its soft rank.
+    """Map x onto the distribution of ``reference``: each value becomes the reference value of its soft rank.
 
-    ``reference`` is (m,), the same for all rows, or it has a row for each row of x, along the same ``dim``: the shape
-    of x with m in place of n, or one that broadcasts to it. It need not be sorted. Returns the shape of x.
+    Args:
+        reference: (m,), the same for all rows, or one row for each row of x along the same ``dim``: the shape of x with
+            m in place of n, or one that broadcasts to it. It need not be sorted.
+
+    Returns:
+        The mapped values, in the shape of x.
 
     >>> import torch, sinksort
     >>> sinksort.quantile_normalize(torch.tensor([0.3, 0.1, 0.2]), torch.tensor([30.0, 10.0, 20.0]), eps=1e-3)
