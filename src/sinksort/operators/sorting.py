@@ -14,14 +14,16 @@ from ..core.checks import require_floating
 from ..core.costs import Cost
 from ..core.modes import whole
 from ..core.plan import Plan
-from ..core.problem import as_rows, of_number, pose
+from ..core.problem import as_rows, existing, like_rows, of_number, pose
 from ..core.solvers import Newton, Solver
 from ..core.squash import Squash
 from ..kernels import padding, payloads, requests
 from ..kernels.compiled_plan import compiled_plan
+from ..kernels.reference import log_permutation as log_permutation_of
 from ..kernels.reference import log_shares as log_shares_of
 from ..linear.choose import dense_plan, plan_for, smooth_plan
 from ..linear.smooth import SmoothPlan
+from .robust import is_robust, robust_by_map, robust_by_places
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -54,6 +56,7 @@ of_numbers_too = functools.partial(full_precision, numbers=True)
 
 
 @full_precision
+@robust_by_map
 def transport(
     x: Tensor,
     dim: int = -1,
@@ -95,6 +98,7 @@ def transport(
 
 
 @full_precision
+@functools.partial(robust_by_map, padded=False)
 def smooth_transport(
     x: Tensor,
     dim: int = -1,
@@ -141,6 +145,7 @@ def smooth_transport(
 
 
 @of_numbers_too
+@robust_by_places
 def soft_rank(
     x: Tensor,
     dim: int = -1,
@@ -220,6 +225,23 @@ def soft_sort(
     >>> sinksort.soft_sort(x, num_targets=2, eps=1e-3)
     tensor([-4.3240,  4.0760])
     """
+    if is_robust(squash):
+        return sort_with(
+            x,
+            x,
+            dim=dim,
+            descending=descending,
+            weights=weights,
+            mask=mask,
+            targets=targets,
+            target_weights=target_weights,
+            num_targets=num_targets,
+            eps=eps,
+            cost=cost,
+            squash=squash,
+            solver=solver,
+            backend=backend,
+        )
     fused = (requests.sorts if mask is None else padding.sorts)(
         x, dim, descending, weights, mask, targets, target_weights, num_targets, eps, cost, squash, solver, backend
     )
@@ -244,6 +266,7 @@ def soft_sort(
 
 
 @full_precision
+@robust_by_places
 def soft_permutation(
     x: Tensor,
     dim: int = -1,
@@ -254,6 +277,7 @@ def soft_permutation(
     targets: Tensor | None = None,
     target_weights: Tensor | None = None,
     num_targets: int | None = None,
+    log: bool = False,
     eps: float | Tensor = 1e-2,
     cost: Cost = 2,
     squash: Squash = "sigmoid",
@@ -262,7 +286,8 @@ def soft_permutation(
 ) -> Tensor:
     """The soft permutation matrix (..., m, n): rows sum to one, and ``soft_permutation(x) @ x`` is ``soft_sort(x)``.
 
-    ``dim`` goes to the end: row j tells from which values the j-th sorted value is made.
+    ``dim`` goes to the end: row j tells from which values the j-th sorted value is made. With ``log`` the logarithms of
+    the entries, which are finite where the entries themselves round to zero; -inf for padding.
 
     >>> import torch, sinksort
     >>> sinksort.soft_permutation(torch.tensor([0.3, 0.1, 0.2]), eps=1e-3).round()
@@ -270,6 +295,10 @@ def soft_permutation(
             [0., 0., 1.],
             [1., 0., 0.]])
     """
+    if log:
+        return _log_permutation(
+            x, dim, descending, weights, mask, targets, target_weights, num_targets, eps, cost, squash, solver, backend
+        )
     fused = requests.permutations(
         x, dim, descending, weights, mask, targets, target_weights, num_targets, eps, cost, squash, solver, backend
     )
@@ -309,7 +338,54 @@ def soft_permutation(
     return dense_plan(problem, solver, backend).permutation()
 
 
+def _log_permutation(
+    x: Tensor,
+    dim: int,
+    descending: bool,
+    weights: Tensor | None,
+    mask: Tensor | None,
+    targets: Tensor | None,
+    target_weights: Tensor | None,
+    num_targets: int | None,
+    eps: float | Tensor,
+    cost: Cost,
+    squash: Squash,
+    solver: Solver,
+    backend: str,
+) -> Tensor:
+    """(..., m, n), of exponents: fused kernels and the reference say to which targets a value goes, however rarely."""
+    log_p = requests.log_plans(
+        x, dim, descending, weights, mask, targets, target_weights, num_targets, eps, cost, squash, solver, backend
+    )
+    if log_p is None:
+        problem = pose(
+            x,
+            dim=dim,
+            descending=descending,
+            weights=weights,
+            mask=mask,
+            targets=targets,
+            target_weights=target_weights,
+            num_targets=num_targets,
+            eps=eps,
+            cost=cost,
+            squash=squash,
+        )
+        return log_permutation_of(dense_plan(problem, solver, backend)).to(x.dtype)
+    a = existing(x, dim, mask)[0]
+    padding = log_p == -torch.inf
+    log_p = torch.where(padding, 0.0, log_p)
+    if weights is not None:
+        w = like_rows(weights, x, dim, "weights").to(log_p.dtype)
+        log_p = log_p + (w if a is None else torch.where(a, w, 0.0)).log().unsqueeze(-1)
+    elif a is not None:
+        log_p = torch.where(a.unsqueeze(-1), log_p, -torch.inf)
+    log_P = torch.log_softmax(log_p, dim=-2)
+    return torch.where(padding, -torch.inf, log_P).mT.to(x.dtype)
+
+
 @full_precision
+@robust_by_places
 def log_shares(
     x: Tensor,
     *,
@@ -331,6 +407,7 @@ def log_shares(
 
 
 @full_precision
+@functools.partial(robust_by_places, of="keys")
 def sort_with(
     values: Tensor,
     keys: Tensor,
@@ -476,6 +553,7 @@ def quantile_normalize(
 
 
 @full_precision
+@robust_by_places
 def averages_of_targets(
     x: Tensor,
     v: Tensor,
