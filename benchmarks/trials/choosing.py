@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
+from sklearn.datasets import load_digits
+from sklearn.neighbors import KNeighborsClassifier
 from torch import Tensor, nn
 
 from sinksort import soft_topk_mask
-from sklearn.datasets import load_digits
-from sklearn.neighbors import KNeighborsClassifier
 
 from . import Data, Loss, Method, Part, Task
 
@@ -56,7 +56,9 @@ KNN = Task(
     lambda: nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 16)),
     _neighbour_accuracy,
     (
-        Method("mask, squash=sigmoid", "ours", lambda eps: _votes(_ours(_NEAREST, eps, squash="sigmoid")), 0.1, (1e-2, 1.0)),
+        Method(
+            "mask, squash=sigmoid", "ours", lambda eps: _votes(_ours(_NEAREST, eps, squash="sigmoid")), 0.1, (1e-2, 1.0)
+        ),
         Method("mask, squash=None", "option", lambda eps: _votes(_ours(_NEAREST, eps, squash=None)), 1.0, (0.1, 10.0)),
         Method("NeuralSort", "peer", lambda tau: _votes(_neuralsort(_NEAREST, tau)), 16.0, (1.0, 64.0), "difftopk"),
         Method("SoftSort", "peer", lambda tau: _votes(_softsort(_NEAREST, tau)), 1.0, (0.1, 10.0), "difftopk"),
@@ -126,9 +128,17 @@ TOKENS = Task(
     lambda: nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1), nn.Flatten(-2)),
     _recall,
     (
-        Method("mask, squash=sigmoid", "ours", lambda eps: _payload(_ours(_KEPT, eps, squash="sigmoid")), 1e-2, (3e-3, 0.1)),
+        Method(
+            "mask, squash=sigmoid", "ours", lambda eps: _payload(_ours(_KEPT, eps, squash="sigmoid")), 1e-2, (3e-3, 0.1)
+        ),
         Method("mask, squash=None", "option", lambda eps: _payload(_ours(_KEPT, eps, squash=None)), 1.0, (0.3, 3.0)),
-        Method("straight through", "option", lambda eps: _payload(_straight(_ours(_KEPT, eps, squash="sigmoid"))), 1e-2, (3e-3, 0.1)),
+        Method(
+            "straight through",
+            "option",
+            lambda eps: _payload(_straight(_ours(_KEPT, eps, squash="sigmoid"))),
+            1e-2,
+            (3e-3, 0.1),
+        ),
         Method("coordinate descent", "peer", lambda eps: _payload(_descent(_KEPT, eps)), 0.1, (0.03, 1.0)),
         Method("Laplace sums", "peer", lambda a: _payload(_laplace(_KEPT, a)), 1.0, (0.1, 0.3)),
         Method("SoftSort", "peer", lambda tau: _payload(_softsort(_KEPT, tau)), 0.1, (0.03, 1.0), "difftopk"),

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn import functional
 
 from sinksort import losses, soft_permutation
-from sklearn.datasets import load_digits
 
 from . import Data, Loss, Method, Part, Task
 
@@ -58,10 +58,12 @@ def _methods(k: int, wrong: float) -> tuple[Method, ...]:
             Method("SmoothHardTopK", "peer", lambda tau: _smooth_hard(k, tau), 1.0, (0.3, 3.0), "difftopk"),
         ]
     return (
-        Method("membership", "ours", lambda eps: lambda s, y: losses.topk_loss(s, y, k, J="membership", squash=None, eps=eps), 1.0, (0.5, 2.0)),
+        Method("topk_loss", "ours", lambda eps: lambda s, y: losses.topk_loss(s, y, k, eps=eps), 2.0, (1.0, 4.0)),
+        Method("membership", "option", lambda eps: lambda s, y: losses.membership_loss(s, y, k, eps=eps), 1.0,
+               (0.5, 2.0)),
         Method(
-            "membership, squash=sigmoid", "option",
-            lambda eps: lambda s, y: losses.topk_loss(s, y, k, J="membership", eps=eps, squash="sigmoid"), 0.1, (0.03, 1.0),
+            "topk_loss, squash=sigmoid", "option",
+            lambda eps: lambda s, y: losses.topk_loss(s, y, k, eps=eps, squash="sigmoid"), 0.1, (0.03, 1.0),
         ),
         Method("J=relu", "option", lambda eps: lambda s, y: losses.topk_loss(s, y, k, J="relu", squash="sigmoid", eps=eps), 1e-2,
                (1e-3, 0.1)),
@@ -112,9 +114,9 @@ def _tempered(power: float) -> Loss:
 
 def _bootstrapped(share: float) -> Loss:
     """Targets mixed with the network's own best class, a constant to the gradient (Reed et al. 2015)."""
-    return lambda s, y: (1.0 - share) * functional.cross_entropy(s, y) + share * functional.cross_entropy(
-        s, s.detach().argmax(-1)
+    return lambda s, y: (
+        (1.0 - share) * functional.cross_entropy(s, y) + share * functional.cross_entropy(s, s.detach().argmax(-1))
     )
 
 
-TASKS = (task(2, 0.0), task(2, 0.4), task(1, 0.2), task(1, 0.4))
+TASKS = (task(1, 0.0), task(2, 0.0), task(2, 0.4), task(1, 0.2), task(1, 0.4))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from sklearn.datasets import load_diabetes, load_digits
 from torch import Tensor, nn
 
 from sinksort import losses
-from sklearn.datasets import load_diabetes, load_digits
 
 from . import Data, Loss, Method, Part, Task
 

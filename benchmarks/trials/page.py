@@ -1,1 +1,2 @@
-def page(*a): return "", {}
+def page(*a):
+    return "", {}

@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
+from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
-from sinksort import kantorovich_rank, losses, soft_permutation, soft_rank
-from sklearn.datasets import load_digits
+from sinksort import kantorovich_rank, losses, soft_rank
 
 from . import Data, Loss, Method, Part, Task
 from .scales import SCALES
@@ -25,9 +25,7 @@ def task(n: int, lists: int, steps: int) -> Task:
         "share of lists in the right order" if n < 8 else "share of numbers at their rank",
         lambda rng: _load(rng, n),
         _network,
-        lambda network, _, part: float(
-            losses.permutation_accuracy(network(part.X), part.y, whole=n < 8)
-        ),
+        lambda network, _, part: float(losses.permutation_accuracy(network(part.X), part.y, whole=n < 8)),
         _methods(n),
         steps=steps,
         rate=3e-3,
@@ -54,23 +52,28 @@ def _network() -> nn.Module:
 
 
 def _methods(n: int) -> tuple[Method, ...]:
-    squares: Callable[..., Callable[[float], Loss]] = lambda **options: lambda eps: lambda s, y: (  # noqa: E731
-        (soft_rank(s, eps=eps, **options) - y).square().mean()
+    squares: Callable[..., Callable[[float], Loss]] = lambda **options: (
+        lambda eps: (
+            lambda s, y: (  # noqa: E731
+                (soft_rank(s, eps=eps, **options) - y).square().mean()
+            )
+        )
     )
-    order: Callable[..., Callable[[float], Loss]] = lambda **options: lambda eps: lambda s, y: (  # noqa: E731
-        losses.permutation_cross_entropy(s, y, eps=eps, **options)
-    )
-    both: Callable[..., Callable[[float], Loss]] = lambda **options: lambda eps: lambda s, y: (  # noqa: E731
-        _binary(soft_permutation(s, eps=eps, **options), y)
+    order: Callable[..., Callable[[float], Loss]] = lambda **options: (
+        lambda eps: (
+            lambda s, y: (  # noqa: E731
+                losses.permutation_cross_entropy(s, y, eps=eps, **options)
+            )
+        )
     )
     networks = () if n > 5 else (
         Method("diffsort, odd-even Cauchy", "peer", lambda s: _diffsort(n, s), 0.05, (0.02, 0.1), "diffsort"),
     )  # fmt: skip
     return (
-        Method("cross-entropy, squash=None", "ours", order(squash=None), 0.1, (0.03, 0.3)),
-        Method("cross-entropy, squash=sigmoid", "option", order(squash="sigmoid"), 1e-2, (3e-3, 0.1)),
-        Method("BCE, squash=None", "option", both(squash=None), 0.1, (0.03, 0.3)),
-        Method("BCE, squash=sigmoid", "option", both(squash="sigmoid"), 1e-2, (3e-3, 0.1)),
+        Method("permutation_cross_entropy", "ours", order(), 2e-2, (1e-2, 5e-2)),
+        Method("binary, squash=sigmoid", "option", order(objective="binary", squash="sigmoid"), 1e-2, (3e-3, 0.1)),
+        Method("cross-entropy, squash=None", "option", order(objective="nll", squash=None), 0.1, (0.03, 0.3)),
+        Method("cross-entropy, squash=sigmoid", "option", order(objective="nll", squash="sigmoid"), 1e-2, (3e-3, 0.1)),
         Method("ranks, squash=None", "option", squares(squash=None), 0.1, (0.03, 0.3)),
         Method("ranks, squash=sigmoid", "option", squares(squash="sigmoid"), 1e-2, (3e-3, 0.1)),
         *(
@@ -86,7 +89,7 @@ def _methods(n: int) -> tuple[Method, ...]:
 
 
 def _by_scale(s: Tensor, y: Tensor, eps: float | Tensor, squash: Callable[[Tensor], Tensor] | None) -> Tensor:
-    return losses.permutation_cross_entropy(s, y, eps=eps, squash=squash)
+    return losses.permutation_cross_entropy(s, y, objective="nll", eps=eps, squash=squash)
 
 
 def _shares(y: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import inspect
 from collections.abc import Callable
@@ -63,9 +64,16 @@ READS: dict[str, Read] = {
     "average_precision_loss": _read(
         losses.average_precision_loss, "soft_topk_mask", scores="x", relevance="relevance", k="none"
     ),
-    "topk_loss": _read(losses.topk_loss, "soft_rank", logits="x", labels="labels", k="two"),
+    "topk_loss": _read(
+        functools.partial(losses.topk_loss, J="relu"), "soft_rank", logits="x", labels="labels", k="two"
+    ),
     "trimmed_loss": _read(losses.trimmed_loss, "soft_quantile", losses="x", low="low", high="high"),
-    "permutation_cross_entropy": _read(losses.permutation_cross_entropy, "soft_topk_mask", scores="x", ranks="order"),
+    "permutation_cross_entropy": _read(
+        functools.partial(losses.permutation_cross_entropy, objective="nll"),
+        "soft_topk_mask",
+        scores="x",
+        ranks="order",
+    ),
     "soft_conformal_quantile": _read(losses.soft_conformal_quantile, "soft_quantile", scores="x", alpha="alpha"),
 }
 

@@ -178,7 +178,7 @@ def _found(u: Tensor, a: Tensor, f: Tensor, first: Tensor, begin: Tensor) -> Ten
             break
         low, high = torch.where(value < 0, c, low), torch.where(value < 0, high, c)
         new = c - value / slope
-        c = torch.where((new > low) & (new < high), new, 0.5 * (low + high))
+        c = torch.where((new >= low) & (new <= high), new, 0.5 * (low + high))
     return c
 
 

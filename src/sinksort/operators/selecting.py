@@ -232,6 +232,21 @@ def soft_topk_mask(
     if log:
         with torch.no_grad():
             fused = requests.memberships(x, _share, k, dim, largest, weights, mask, eps, cost, squash, solver, backend)
+        if fused is None and backend in ("numba", "triton"):  # the exact family, or an error that says why not
+            with torch.no_grad():
+                fused = soft_topk_mask(
+                    x,
+                    k,
+                    dim,
+                    largest,
+                    weights=weights,
+                    mask=mask,
+                    eps=eps,
+                    cost=cost,
+                    squash=squash,
+                    solver=solver,
+                    backend=backend,
+                )
         wanted = how_many(k, as_rows(x, dim).shape[-1], existing(x, dim, mask)[1])
         return log_topk_mask(x, wanted, dim, largest, weights, mask, eps, cost, squash, fused)
     fused = requests.memberships(x, _share, k, dim, largest, weights, mask, eps, cost, squash, solver, backend)
