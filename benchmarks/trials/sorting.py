@@ -70,7 +70,7 @@ def _methods(n: int) -> tuple[Method, ...]:
         Method("diffsort, odd-even Cauchy", "peer", lambda s: _diffsort(n, s), 0.05, (0.02, 0.1), "diffsort"),
     )  # fmt: skip
     return (
-        Method("permutation_cross_entropy", "ours", order(), 2e-2, (1e-2, 5e-2)),
+        Method("permutation_cross_entropy", "ours", order(), 5e-2, (2e-2, 0.1)),
         Method("binary, squash=sigmoid", "option", order(objective="binary", squash="sigmoid"), 1e-2, (3e-3, 0.1)),
         Method("cross-entropy, squash=None", "option", order(objective="nll", squash=None), 0.1, (0.03, 0.3)),
         Method("cross-entropy, squash=sigmoid", "option", order(objective="nll", squash="sigmoid"), 1e-2, (3e-3, 0.1)),

@@ -44,7 +44,7 @@ def permutation_cross_entropy(
     weights: Tensor | None = None,
     mask: Tensor | None = None,
     reduction: Reduction = "mean",
-    eps: float | Tensor = 2e-2,
+    eps: float | Tensor = 5e-2,
     cost: Cost = 2,
     squash: Squash = None,
     solver: Solver = DEFAULT_SOLVER,
@@ -67,7 +67,7 @@ def permutation_cross_entropy(
     >>> true = torch.tensor([3.0, 1.0, 2.0])
     >>> right = permutation_cross_entropy(torch.tensor([0.9, 0.1, 0.4]), true)
     >>> wrong = permutation_cross_entropy(torch.tensor([0.4, 0.1, 0.9]), true)
-    >>> bool(right < 0.1 < 10.0 < wrong)
+    >>> bool(right < 0.1 < 5.0 < wrong)
     True
     """
     require_choice(objective, ("binary", "nll"), "objective")
@@ -92,7 +92,7 @@ def partial_order_loss(
     weights: Tensor | None = None,
     mask: Tensor | None = None,
     reduction: Reduction = "mean",
-    eps: float | Tensor = 2e-2,
+    eps: float | Tensor = 5e-2,
     cost: Cost = 2,
     squash: Squash = None,
     solver: Solver = DEFAULT_SOLVER,
