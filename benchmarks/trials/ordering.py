@@ -108,8 +108,8 @@ def _ranking(real: bool) -> Task:
             losses.ndcg(network(part.X), part.y.clamp(min=0).float(), 5, mask=part.y >= 0, gain="exponential")
         ),
         (
-            Method("ndcg_loss, squash=sigmoid", "ours", lambda eps: _ndcg(eps, squash="sigmoid"), 1e-2, (1e-3, 0.1)),
-            Method("ndcg_loss, squash=None", "option", lambda eps: _ndcg(eps, squash=None), 0.1, (1e-2, 1.0)),
+            Method("ndcg_loss, squash=sigmoid", "option", lambda eps: _ndcg(eps, squash="sigmoid"), 1e-2, (1e-3, 0.1)),
+            Method("ndcg_loss, squash=None", "ours", lambda eps: _ndcg(eps, squash=None), 0.1, (1e-2, 1.0)),
             Method("ndcg_loss, k=None", "option", lambda eps: _ndcg(eps, k=None, squash="sigmoid"), 1e-2,
                    (1e-3, 0.1)),
             Method("ListNet", "usual", lambda tau: lambda s, y: _listnet(s / tau, y)),

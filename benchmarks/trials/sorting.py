@@ -53,18 +53,10 @@ def _network() -> nn.Module:
 
 def _methods(n: int) -> tuple[Method, ...]:
     squares: Callable[..., Callable[[float], Loss]] = lambda **options: (
-        lambda eps: (
-            lambda s, y: (  # noqa: E731
-                (soft_rank(s, eps=eps, **options) - y).square().mean()
-            )
-        )
+        lambda eps: lambda s, y: (soft_rank(s, eps=eps, **options) - y).square().mean()
     )
     order: Callable[..., Callable[[float], Loss]] = lambda **options: (
-        lambda eps: (
-            lambda s, y: (  # noqa: E731
-                losses.permutation_cross_entropy(s, y, eps=eps, **options)
-            )
-        )
+        lambda eps: lambda s, y: losses.permutation_cross_entropy(s, y, eps=eps, **options)
     )
     networks = () if n > 5 else (
         Method("diffsort, odd-even Cauchy", "peer", lambda s: _diffsort(n, s), 0.05, (0.02, 0.1), "diffsort"),

@@ -75,7 +75,8 @@ def topk_loss(
             zeros and ones have to be made by ``labels.bool()``. A row without a label (all -1) does not count.
         J: ``"membership"`` is ``membership_loss`` with a power of 0.8, on the soft top-k mask. All others are the
             paper's loss, J of the excess v = L - R[l] - k + 1 of the label's soft rank R[l]: ``"relu"`` (the paper's),
-            ``"normalized"``, ``"log"``, ``"sqrt"``, ``"softplus"``, ``"sigmoid"`` (see ``EXCESS_LOSSES``), or an increasing callable.
+            ``"normalized"``, ``"log"``, ``"sqrt"``, ``"softplus"``, ``"sigmoid"`` (see ``EXCESS_LOSSES``), or an
+            increasing callable.
         rescale: stretch the ranks of a row to the standard deviation of hard ranks, sqrt((L^2 - 1)/12), as the authors'
             code does. Of an excess only.
         positives: with p labels in a row, ``"all"`` averages over them and counts the other p - 1 out (the loss is 0
