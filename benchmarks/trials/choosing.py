@@ -62,7 +62,7 @@ KNN = Task(
         Method("mask, squash=None", "option", lambda eps: _votes(_ours(_NEAREST, eps, squash=None)), 1.0, (0.1, 10.0)),
         Method("NeuralSort", "peer", lambda tau: _votes(_neuralsort(_NEAREST, tau)), 16.0, (1.0, 64.0), "difftopk"),
         Method("SoftSort", "peer", lambda tau: _votes(_softsort(_NEAREST, tau)), 1.0, (0.1, 10.0), "difftopk"),
-        Method("neighbourhood components", "usual", _components, 1.0, (0.3, 3.0)),
+        Method("neighbourhood components", "usual", lambda tau: _components(tau), 1.0, (0.3, 3.0)),  # noqa: PLW0108
     ),
     steps=200,
     rate=3e-3,

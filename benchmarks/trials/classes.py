@@ -65,7 +65,7 @@ def _methods(k: int, wrong: float) -> tuple[Method, ...]:
             "topk_loss, squash=sigmoid", "option",
             lambda eps: lambda s, y: losses.topk_loss(s, y, k, eps=eps, squash="sigmoid"), 0.1, (0.03, 1.0),
         ),
-        Method("J=relu", "option", lambda eps: lambda s, y: losses.topk_loss(s, y, k, J="relu", squash="sigmoid", eps=eps), 1e-2,
+        Method("J=relu", "option", lambda eps: lambda s, y: losses.topk_loss(s, y, k, J="relu", eps=eps), 1e-2,
                (1e-3, 0.1)),
         Method(
             "J=log, squash=None", "option",

@@ -17,14 +17,15 @@ MARGIN, LEVEL = 0.01, 0.05
 KINDS = {"ours": "**ours, by default**", "option": "ours", "scale": "ours", "peer": "peer", "usual": "usual"}
 HEAD = """# Training with ours and with everybody else's losses
 
-Small programs after those of other libraries, each trained with every method that could take its place: the same
-data, first weights, batches, steps and optimiser (Adam), and the network after its last step. A seed draws the split,
-the noise and the weights. *Default* is the hard metric on test data with the method's own softness, *tuned* that with
-the softness which the validation data of each seed choose out of {most} or fewer; mean ± standard deviation over the
-seeds. *Against ours*: the mean difference of the tuned method from our default and its p, by a paired t test with Holm's
-correction over the methods of the table; a difference counts from {margin:g} and p < {level:g}. Splits of one data set
-overlap, so that p is a guide. Milliseconds of a step are medians of turns on a busy machine: they compare within a
-table only.
+Small programs after those of other libraries, each trained with every method that could take its place: the same data,
+first weights, batches, steps and optimiser (Adam), and the network after its last step. A seed draws the split, the
+noise and the weights.
+
+*Default* is the hard metric on test data with the method's own softness. *Tuned* is that with the softness which the
+validation data of each seed choose out of {most} or fewer. Both are mean ± standard deviation over the seeds. *Against
+ours* is the mean difference of the tuned method from our default, and its p by a paired t test with Holm's correction
+over the methods of the table. A difference counts from {margin:g} and p < {level:g}. Splits of one data set overlap, so
+that p is a guide. Milliseconds of a step are medians of turns on a busy machine: they compare within a table only.
 
 Peers are run from their packages (diffsort, difftopk, torchsort). Coordinate descent, Laplace sums, NeuralNDCG and
 ApproxNDCG are written after their papers. Made by `python benchmarks/training.py` with {about}.

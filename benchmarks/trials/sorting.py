@@ -6,6 +6,7 @@ The network gives each number a score, and is trained to put the lists in order.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from sinksort import kantorovich_rank, losses, soft_rank
+from sinksort.core.squash import Squash
 
 from . import Data, Loss, Method, Part, Task
 from .scales import SCALES
@@ -52,12 +54,12 @@ def _network() -> nn.Module:
 
 
 def _methods(n: int) -> tuple[Method, ...]:
-    squares: Callable[..., Callable[[float], Loss]] = lambda **options: (
-        lambda eps: lambda s, y: (soft_rank(s, eps=eps, **options) - y).square().mean()
-    )
-    order: Callable[..., Callable[[float], Loss]] = lambda **options: (
-        lambda eps: lambda s, y: losses.permutation_cross_entropy(s, y, eps=eps, **options)
-    )
+    def squares(squash: Squash) -> Callable[[float], Loss]:
+        return lambda eps: lambda s, y: (soft_rank(s, eps=eps, squash=squash) - y).square().mean()
+
+    def order(**options: Any) -> Callable[[float], Loss]:
+        return lambda eps: lambda s, y: losses.permutation_cross_entropy(s, y, eps=eps, **options)
+
     networks = () if n > 5 else (
         Method("diffsort, odd-even Cauchy", "peer", lambda s: _diffsort(n, s), 0.05, (0.02, 0.1), "diffsort"),
     )  # fmt: skip

@@ -44,7 +44,7 @@ class TopKLoss(SoftLoss):
         solver: Solver = DEFAULT_SOLVER,
         backend: str = "auto",
     ) -> None:
-        super().__init__(reduction, eps, cost, squash, solver, backend)
+        super().__init__(reduction, eps, cost, squash, solver, backend)  # type: ignore[arg-type] # None: what suits J
         self.k, self.J, self.rescale, self.positives = k, J, rescale, positives
 
     def forward(

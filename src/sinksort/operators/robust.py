@@ -41,7 +41,7 @@ def robust_by_places(operator: Callable[_P, _R], of: str = "x") -> Callable[_P, 
         given = _arguments(signature, args, kwargs)
         x = given[of]
         given |= {of: places_of(x, *_options(given)), "squash": None}
-        answer: Any = operator(**given)
+        answer = cast("Callable[..., Any]", operator)(**given)
         return cast("_R", answer.to(given["values"].dtype if "values" in given else x.dtype))
 
     return wrapped
@@ -60,7 +60,8 @@ def robust_by_map(operator: Callable[_P, _R], padded: bool = True) -> Callable[_
             raise ValueError(
                 f"squash='robust' does not go with mask= in {operator.__name__}; use transport, which takes both."
             )
-        return operator(**(given | {"squash": map_of(given["x"], *_options(given))}))
+        given["squash"] = map_of(given["x"], *_options(given))
+        return cast("Callable[..., _R]", operator)(**given)
 
     return wrapped
 
