@@ -256,7 +256,7 @@ def _where_wanted(log_p: Tensor, wanted: Tensor) -> Tensor:
 def _log_others(log_p: Tensor) -> Tensor:
     """log(1 - p). One entry of a row may be more than a half: the others are added up instead of taken from 1."""
     largest = log_p.detach().argmax(-1, keepdim=True)
-    is_largest = torch.zeros_like(log_p, dtype=torch.bool).scatter(-1, largest, True)
+    is_largest = torch.arange(log_p.shape[-1], device=log_p.device, dtype=torch.int64) == largest
     if log_p.shape[-1] == 1:
         return torch.full_like(log_p, -torch.inf)
     rest = torch.logsumexp(torch.where(is_largest, -torch.inf, log_p), dim=-1, keepdim=True)

@@ -19,7 +19,7 @@ and have its first and second derivatives in everything that u, a and k depend o
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,11 +33,20 @@ from ..core.problem import as_rows, entropy, live_rows
 from ..core.squash import Squash, normalize
 
 _STEPS, _UNSEEN_STEPS = 100, 40  #: at most, and where nobody may look whether they were enough
-_REACHED = 1e-9  #: of log A - log B, from where two steps of Newton's method leave rounding only
 _CLEAR = 1e-4  #: m (1 - m) of a value from which a known mask tells the threshold
-_POLISHED, _SMALL = 6, 1e-7  #: steps of Newton's method from there at most, and one after which nothing is left to do
-_ROUNDING = 1e-12  #: of sums of weights
-_FAR = 700.0  #: exp of more overflows
+_POLISHED = 6  #: steps of Newton's method from there at most
+
+
+class _Digits(NamedTuple):
+    """What is small and what is large in a precision."""
+
+    reached: float  #: of log A - log B, from where two steps of Newton's method leave rounding only
+    small: float  #: a step of Newton's method after which nothing is left to do
+    rounding: float  #: of sums of weights
+    far: float  #: exp of more overflows
+
+
+_DIGITS = {torch.float64: _Digits(1e-9, 1e-7, 1e-12, 700.0), torch.float32: _Digits(1e-5, 1e-4, 1e-6, 80.0)}
 
 
 def log_topk_mask(
@@ -135,7 +144,7 @@ def _quick(u: Tensor, a: Tensor, k: Tensor, known: Tensor | None) -> Tensor | No
         total = a * m
         step = (total.sum(-1, keepdim=True) - k) / (total * (1.0 - m)).sum(-1, keepdim=True)
         c = c - step
-        if bool((step.abs() < _SMALL).all()):
+        if bool((step.abs() < _DIGITS[u.dtype].small).all()):
             return c
     return None
 
@@ -145,7 +154,7 @@ def _threshold(u: Tensor, a: Tensor, k: Tensor, begin: Tensor | None = None) -> 
     fixed_u, fixed_a, fixed_k = u.detach(), a.detach(), k.detach()
     first, middle = _first(fixed_u, fixed_a, fixed_k)
     rest = fixed_k - torch.where(first, fixed_a, 0.0).sum(-1, keepdim=True)
-    exact = rest <= _ROUNDING * fixed_k
+    exact = rest <= _DIGITS[u.dtype].rounding * fixed_k
     c = _found(fixed_u, fixed_a, torch.where(exact, 0.0, rest), first, middle) if begin is None else begin
     f = k - torch.where(first, a, 0.0).sum(-1, keepdim=True)
     f = f - torch.where(exact, f, 0.0).detach()
@@ -159,7 +168,7 @@ def _first(u: Tensor, a: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
     """Whether a value is in T, and where to begin: where the last of T and the first beside it are equally far away."""
     ordered, order = u.sort(-1, descending=True)
     weights = a.gather(-1, order)
-    inside = weights.cumsum(-1) <= k * (1.0 + _ROUNDING)
+    inside = weights.cumsum(-1) <= k * (1.0 + _DIGITS[u.dtype].rounding)
     first = torch.zeros_like(inside).scatter(-1, order, inside)
     last = inside.sum(-1, keepdim=True)
     above = ordered.gather(-1, (last - 1).clamp(min=0))
@@ -174,7 +183,7 @@ def _found(u: Tensor, a: Tensor, f: Tensor, first: Tensor, begin: Tensor) -> Ten
     low, high, c = begin - reach, begin + reach, begin
     for _ in range(_STEPS if readable else _UNSEEN_STEPS):
         value, slope = _imbalance(u + c, a, f, first)
-        if readable and not bool((value.abs() > _REACHED).any()):
+        if readable and not bool((value.abs() > _DIGITS[u.dtype].reached).any()):
             break
         low, high = torch.where(value < 0, c, low), torch.where(value < 0, high, c)
         new = c - value / slope
@@ -196,9 +205,9 @@ def _log_sum(log_s: Tensor, log_other: Tensor, a: Tensor, which: Tensor, f: Tens
     level = torch.where(counted, log_s, -math.inf).detach().amax(-1, keepdim=True)
     if f is not None:
         level = level.maximum(torch.where(f > 0, f, 0.0).detach().log())
-    level = level.clamp(min=-1e300)
-    parts = torch.where(which, a * torch.exp((log_s - level).clamp(max=_FAR)), 0.0)
+    level, far = torch.where(level == -math.inf, 0.0, level), _DIGITS[a.dtype].far
+    parts = torch.where(which, a * torch.exp((log_s - level).clamp(max=far)), 0.0)
     total = parts.sum(-1, keepdim=True)
     if f is not None:
-        total = total + f * torch.exp((-level).clamp(max=_FAR))
+        total = total + f * torch.exp((-level).clamp(max=far))
     return total.log() + level, (parts * log_other.exp()).sum(-1, keepdim=True) / total

@@ -95,7 +95,9 @@ def _map(values: Tensor, a: Tensor) -> Callable[[Tensor], Tensor]:
         here, width = centre, spread
         if here.ndim > x.ndim:
             here, width = (t.reshape(*x.shape[:-1], 1) for t in (centre, spread))
-        return ((x - here.to(x.dtype)) / width.to(x.dtype)).sigmoid()
+        finite = torch.isfinite(x)  # infinite values and NaN stay what they are, and have no derivative
+        z = (torch.where(finite, x, 0.0) - here.to(x.dtype)) / width.to(x.dtype)
+        return torch.where(finite, z, x).sigmoid()
 
     return placed
 
