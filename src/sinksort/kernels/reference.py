@@ -42,32 +42,10 @@ def logs(request: Request) -> Tensor:
 
 def log_shares(plan: Plan) -> Tensor:
     """log p (..., n, m), rows in the order of x, targets increasing: of all exponents, however small p is."""
-    p, log_p = plan.problem, _of_sorted_values(plan)
-    return log_p if p.inverse is None else log_p.gather(-2, p.inverse.unsqueeze(-1).expand(log_p.shape))
-
-
-def log_permutation(plan: Plan) -> Tensor:
-    """log of ``Plan.permutation``, of all exponents; -inf for padding and for values without weight."""
-    p = plan.problem
-    log_p = _of_sorted_values(plan) + torch.where(p.a > 0, p.a, 1.0).log().unsqueeze(-1)
-    log_P = torch.log_softmax(torch.where((p.a > 0).unsqueeze(-1), log_p, -torch.inf), dim=-2).mT
-    if p.inverse is not None:
-        log_P = log_P.gather(-1, p.inverse.unsqueeze(-2).expand(log_P.shape))
-    if not (p.padded_targets and p.mask is not None):
-        return log_P.flip(-2) if p.descending else log_P
-    at = torch.arange(log_P.shape[-2], device=log_P.device, dtype=torch.int64)
-    live = p.mask.sum(-1, keepdim=True)
-    if p.descending:
-        from_the_top = (live - 1 - at).clamp(min=0).unsqueeze(-1)
-        log_P = log_P.gather(-2, from_the_top.expand(log_P.shape))
-    return torch.where((at < live).unsqueeze(-1), log_P, -torch.inf)
-
-
-def _of_sorted_values(plan: Plan) -> Tensor:
-    """log p (..., n, m), rows in the order of the values."""
     p, (f0, g0) = plan.problem, plan.start
     M = (p.cost - f0.unsqueeze(-1) - g0.unsqueeze(-2)) / p.eps
-    return torch.log_softmax((plan.gamma + plan.log_b).unsqueeze(-2) - M, dim=-1)
+    log_p = torch.log_softmax((plan.gamma + plan.log_b).unsqueeze(-2) - M, dim=-1)
+    return log_p if p.inverse is None else log_p.gather(-2, p.inverse.unsqueeze(-1).expand(log_p.shape))
 
 
 def _default_plan(request: Request, reads: str) -> Plan | SmoothPlan | CompiledPlan:

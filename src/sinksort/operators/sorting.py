@@ -14,12 +14,11 @@ from ..core.checks import require_floating
 from ..core.costs import Cost
 from ..core.modes import whole
 from ..core.plan import Plan
-from ..core.problem import as_rows, existing, like_rows, of_number, pose
+from ..core.problem import Problem, as_rows, existing, like_rows, of_number, pose
 from ..core.solvers import Newton, Solver
 from ..core.squash import Squash
 from ..kernels import padding, payloads, requests
 from ..kernels.compiled_plan import compiled_plan
-from ..kernels.reference import log_permutation as log_permutation_of
 from ..kernels.reference import log_shares as log_shares_of
 from ..linear.choose import dense_plan, plan_for, smooth_plan
 from ..linear.smooth import SmoothPlan
@@ -371,17 +370,28 @@ def _log_permutation(
             cost=cost,
             squash=squash,
         )
-        return log_permutation_of(dense_plan(problem, solver, backend)).to(x.dtype)
+        log_p = _in_order(log_shares_of(dense_plan(problem, solver, backend)), problem)
     a = existing(x, dim, mask)[0]
     padding = log_p == -torch.inf
     log_p = torch.where(padding, 0.0, log_p)
     if weights is not None:
         w = like_rows(weights, x, dim, "weights").to(log_p.dtype)
-        log_p = log_p + (w if a is None else torch.where(a, w, 0.0)).log().unsqueeze(-1)
+        w = (w if a is None else torch.where(a, w, 0.0)).unsqueeze(-1)
+        log_p = torch.where(w > 0, log_p + torch.where(w > 0, w, 1.0).log(), -torch.inf)
     elif a is not None:
         log_p = torch.where(a.unsqueeze(-1), log_p, -torch.inf)
     log_P = torch.log_softmax(log_p, dim=-2)
     return torch.where(padding, -torch.inf, log_P).mT.to(x.dtype)
+
+
+def _in_order(log_p: Tensor, p: Problem) -> Tensor:
+    """log p (..., n, m) of increasing targets: from the top when descending, -inf for padding, which is last."""
+    if not (p.padded_targets and p.mask is not None):
+        return log_p.flip(-1) if p.descending else log_p
+    at, live = torch.arange(log_p.shape[-1], device=log_p.device, dtype=torch.int64), p.mask.sum(-1)[..., None, None]
+    if p.descending:
+        log_p = log_p.gather(-1, (live - 1 - at).clamp(min=0).expand(log_p.shape))
+    return torch.where(at < live, log_p, -torch.inf)
 
 
 @full_precision
