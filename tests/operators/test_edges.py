@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 import sinksort
+from sinksort.operators import selecting
 from tests import inputs, oracles
 from tests.strategies import tensor
 
@@ -433,3 +434,48 @@ def test_gradients_of_several_quantiles_of_half_precision_are_added_up_in_single
     (expected,) = torch.autograd.grad((sinksort.soft_quantile(true, levels, eps=1e-3, squash=None) * c).sum(), true)
     allowed = 1e-3 * expected.abs().amax(-1, keepdim=True) + 2**-10 * expected.abs()
     assert ((grad.double() - expected).abs() <= allowed).all()
+
+
+@pytest.mark.parametrize("n", [110, 1500])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_averages_of_one_number_by_a_small_problem_are_that_number(n: int, dtype: torch.dtype) -> None:
+    x = torch.full((2, n), 0.73, dtype=dtype)
+    for options in ({}, {"weights": 0.1 + torch.rand(2, n, generator=torch.Generator().manual_seed(0))}):
+        for m in (5, n):
+            out = sinksort.soft_sort(x, num_targets=m, eps=0.05, backend="torch", **options)
+            assert torch.equal(out, x[..., :1].expand(2, m))
+
+
+@pytest.mark.parametrize("backend", ["torch", "auto"])
+@pytest.mark.parametrize("eps", [1e-3, 1e-2])
+def test_a_target_without_weight_follows_the_value_with_weight_that_it_is_near(eps: float, backend: str) -> None:
+    """A value without weight stands beside the target, and gets nothing of it: the answer is x_1, with slope one."""
+    x = torch.tensor([0.2, 0.37, 0.82], dtype=torch.float64, requires_grad=True)
+    weights = torch.tensor([0.5, 0.5, 0.0], dtype=torch.float64)
+    targets = torch.tensor([0.1, 0.5, 0.95], dtype=torch.float64)
+    b = torch.tensor([0.5, 0.5, 0.0], dtype=torch.float64)
+    out = sinksort.soft_sort(
+        x, weights=weights, targets=targets, target_weights=b, squash=None, eps=eps, backend=backend
+    )
+    far = sinksort.transport(x, weights=weights, targets=targets, target_weights=b, squash=None, eps=eps)
+    (slope,) = torch.autograd.grad(out[2], x)
+    torch.testing.assert_close(out[2], x[1].detach(), rtol=0, atol=1e-7)
+    torch.testing.assert_close(slope, torch.tensor([0.0, 1.0, 0.0], dtype=torch.float64), rtol=0, atol=1e-4)
+    assert torch.equal(far.permutation()[:, 2], torch.zeros(3, dtype=torch.float64))
+
+
+def test_padded_rows_of_top_k_are_not_sorted_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan of n values onto n targets took 14 GiB for five of them."""
+    asked = []
+    sort = selecting.soft_sort
+
+    def noted(x: torch.Tensor, **options: Any) -> torch.Tensor:
+        weights = options.get("target_weights")
+        asked.append(x.shape[-1] if weights is None else weights.shape[-1])
+        return sort(x, **options)
+
+    monkeypatch.setattr(selecting, "soft_sort", noted)
+    monkeypatch.setattr(selecting, "values_readable", lambda t: False)  # as on a GPU
+    mask = torch.arange(500) < torch.tensor([[2], [400]])
+    sinksort.soft_topk(torch.randn(2, 500), 4, mask=mask)
+    assert asked == [5, 4]

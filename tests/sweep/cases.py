@@ -134,7 +134,8 @@ class Case:
         """Number of targets."""
         if self.operator in SELECTING:
             k = self.options.get("k", 1)
-            return min(k + 1, self.n) if self.operator == "soft_topk values" else 3
+            # Of ``soft_topk`` values and mask are found, whichever of the two is looked at.
+            return min(k + 1, self.n) if self.operator.startswith("soft_topk ") else 3
         return self.options.get("m", self.n)
 
     @property

@@ -65,7 +65,7 @@ def _targets(case: Case, rows: Rows, given: dict[str, Array], n: int) -> tuple[A
         k = float(given["k"] if "k" in given else options["k"])
         if case.operator != "soft_topk values":
             b = np.array([min(k, n), n - min(k, n)])
-        elif k == case.n:
+        elif k >= n:  # all of the row is selected, and no target is left for more
             b = np.ones(n)
         else:
             b = np.append(np.clip(n - np.arange(k), 0.0, 1.0), max(n - k, 0.0))

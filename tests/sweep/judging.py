@@ -46,8 +46,8 @@ class Scales(NamedTuple):
 def scales(case: Case, rows: Rows) -> Scales:
     x = rows.x.double()
     kept = rows.each_value.get("mask", torch.ones_like(x, dtype=torch.bool))
-    a = rows.each_value.get("weights", rows.shared.get("weights", torch.ones_like(x))).expand_as(x)
-    a = torch.where(kept & x.isfinite() & (a > 0), a, 0.0)
+    weights = rows.each_value.get("weights", rows.shared.get("weights", torch.ones_like(x))).expand_as(x)
+    a = torch.where(kept & x.isfinite() & (weights > 0), weights, 0.0)
     inside = a > 0
     count = kept.sum(-1, keepdim=True).clamp(min=1).double()
     one = torch.ones_like(count)
@@ -68,7 +68,7 @@ def scales(case: Case, rows: Rows) -> Scales:
     if case.operator == "soft_permutation":
         return Scales(one, count / spread)
     if case.operator == "sort_with":
-        payload = _range(rows.each_value["values"].double(), inside)
+        payload = _range(rows.each_value["values"].double(), kept & (weights > 0))  # that of infinite values counts
         return Scales(payload, payload / spread)
     if case.operator == "quantile_normalize":
         payload = rows.each_row["reference"].double()

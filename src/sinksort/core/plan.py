@@ -182,17 +182,15 @@ class Plan:
         logits = (self.gamma + self.log_b).unsqueeze(-2) - self.M
         if not p.weighted_targets:
             return torch.softmax(logits, dim=-1)
-        # Next to nothing is not nothing for a value far from all that weighs something. What such a target would get
-        # is multiplied by zero, in a way that keeps its derivative in b.
-        none = (p.b <= 0).unsqueeze(-2)
-        whole = torch.logsumexp(torch.where(none, -torch.inf, logits), dim=-1, keepdim=True)
-        shares = (logits - whole).clamp(max=LARGEST_LOG_DENSITY).exp() * (p.b / (p.b + NOTHING)).unsqueeze(-2)
-        return shares / shares.sum(-1, keepdim=True)
+        return _of_those_with_weight(logits, p.b.unsqueeze(-2), -1)
 
     def values_given_target(self) -> Tensor:
         """P_ij / b_j (..., n, m): columns sum to one."""
-        phi = c_transform(self.M, self.log_b, self.gamma)
-        return torch.softmax((phi + self.log_a).unsqueeze(-1) - self.M, dim=-2)
+        p = self.problem
+        logits = (c_transform(self.M, self.log_b, self.gamma) + self.log_a).unsqueeze(-1) - self.M
+        if not p.weighted:
+            return torch.softmax(logits, dim=-2)
+        return _of_those_with_weight(logits, p.a.unsqueeze(-1), -2)
 
     def _pull(self, v: Tensor) -> Tensor:
         p = self.problem
@@ -205,10 +203,8 @@ class Plan:
         p = self.problem
         payload, shares = payload.to(p.a.dtype), self.values_given_target()
         if p.weighted:
-            # What weighs nothing may hold anything: its share becomes exactly 0 (and keeps its derivative in a), and
-            # 0 * inf is not 0.
+            # What weighs nothing may hold anything: its share is exactly 0, and 0 * inf is not 0.
             payload = torch.where((p.a > 0).unsqueeze(-1), payload, payload.nan_to_num(0.0, 0.0, 0.0))
-            shares = shares * (p.a / (p.a + NOTHING)).unsqueeze(-1)
         # An average with a share of +inf is +inf, whatever else happens to x: it has no gradient.
         finite = payload.isfinite()
         beyond = torch.where(finite, 0.0, payload).detach().sum(-2, keepdim=True)
@@ -231,6 +227,18 @@ class Plan:
             from_the_top = (live - 1 - at).clamp(min=0).unsqueeze(-1)
             t = t.gather(-2, from_the_top.expand(t.shape))
         return torch.where((at < live).unsqueeze(-1), t, 0.0)
+
+
+def _of_those_with_weight(logits: Tensor, weight: Tensor, dim: int) -> Tensor:
+    """Softmax along ``dim`` over the entries that weigh something; the others get nothing.
+
+    ``log_weight`` gives next to nothing to an entry without weight. Where a value and a target without weight stand
+    close to each other, and far from all that weighs something, that would still be most of the sum. What the entry
+    would get is multiplied by zero, in a way that keeps its derivative in the weight.
+    """
+    whole = torch.logsumexp(torch.where(weight <= 0, -torch.inf, logits), dim=dim, keepdim=True)
+    shares = (logits - whole).clamp(max=LARGEST_LOG_DENSITY).exp() * (weight / (weight + NOTHING))
+    return shares / shares.sum(dim, keepdim=True)
 
 
 def pivot_of(payload: Tensor, a: Tensor) -> Tensor:

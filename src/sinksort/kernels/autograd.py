@@ -23,7 +23,7 @@ from ..core.modes import ordinary, redefines_operators, unpatched
 from ..core.solvers._common import host_may_look
 from ..linear.refine import accepted_error
 from . import reference
-from .contract import Answer, RejectedRowKernels, Request, State, in_tensors, of_rows, some_rows
+from .contract import Answer, RejectedRowKernels, Request, State, in_tensors, of_rows, some_rows, to_come
 from .dispatch import kernels_named, log_plan_kernels, rejected_row_kernels
 
 _ACCEPTED = accepted_error(torch.float32)
@@ -204,6 +204,7 @@ class _Read(torch.autograd.function._SingleLevelFunction):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, given: tuple[Implementation, Request, Tensor | None]) -> Tensor:
+        to_come.gradient = True
         answer, rejected = _run(*given)
         ctx.given = *given, answer.state, rejected, _averages(given[0], answer.out)
         ctx.save_for_backward(x)
@@ -229,6 +230,7 @@ def eager(x: Tensor, implementation: Implementation, request: Request, phi: Tens
         x = torch._C._functorch.unwrap_if_dead(x)  # what such a transform left behind is its own no longer
         out: Tensor = _Read.apply(x, (implementation, request, phi))  # type: ignore[attr-defined]
         return out
+    to_come.gradient = False
     return _run(implementation, request, phi)[0].out
 
 

@@ -46,6 +46,7 @@ as a fraction of n.
 
 from __future__ import annotations
 
+import threading
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -64,8 +65,19 @@ class Request(NamedTuple):
     eps: float | Tensor  #: or (R,) float32
     squash: str | None  #: "sigmoid", "arctan", or None when x is x~
     m: int | None = None  #: how many targets the nodes stand for; None: y are the targets
-    last: Tensor | None = None  #: (R or 1, 6, K) float32, for the estimate of a rule's error
+    #: (R or 1, 6, K) float32, for the estimate of a rule's error. (1, 0, K): rows have default targets and padding: this
+    #: is the largest number there is, weighs nothing, and has targets behind all others, which weigh nothing.
+    last: Tensor | None = None
     prepared: dict[Any, Any] | None = None  #: what kernels prepared, for all asks that differ in x's numbers alone
+
+
+class _ToCome(threading.local):
+    """What a thread will ask for next, so that kernels of a GPU are compiled together."""
+
+    gradient: bool = False
+
+
+to_come = _ToCome()
 
 
 def some_rows(request: Request, rows: Tensor) -> Request:

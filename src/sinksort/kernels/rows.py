@@ -88,7 +88,8 @@ def pulled(
     uneven: bool = False,
 ) -> ReadOut | None:
     """``selecting``: whether answers may change within eps, and not only within its square root as ranks do."""
-    request, kept = request_of(x, rows, dim, weights, mask, at, eps, squash)
+    behind = name == "numba" and squash is not None and at.m is None and len(at.y) > 1
+    request, kept = request_of(x, rows, dim, weights, mask, at, eps, squash, behind)
     if (
         request is None
         or (selecting and too_sharp(name, request, backend))
@@ -221,7 +222,9 @@ def request_of(
     at: Targets,
     eps: float | Tensor,
     squash: Any,
+    behind: bool = False,
 ) -> tuple[Request | None, Tensor | None]:
+    """``behind``: padding goes behind all values, and the request says that there is padding (see ``contract``)."""
     n = rows.shape[-1]
     if rows.numel() == 0:
         return None, None
@@ -234,14 +237,15 @@ def request_of(
     if kept is not None:
         # What is masked weighs nothing, and whatever stood there is gone; an empty row becomes a row of zeros.
         live = kept.reshape(-1, n)
-        flat = torch.where(live, flat, 0.0)
+        flat = torch.where(live, flat, torch.finfo(flat.dtype).max if behind else 0.0)
         a = torch.where(live, live.to(at.b.dtype) if a is None else a, 0.0)
         a = torch.where(live.any(-1, keepdim=True), a, 1.0)
     if a is not None:
         if weights is not None:
             require_non_negative(a, "weights")
         a = a / a.sum(-1, keepdim=True)
-    return Request(flat, a, at.y, at.b, softness(eps, rows), squash, at.m, at.last), kept
+    last = at.y.new_empty(1, 0, at.y.shape[-1]) if behind and mask is not None else at.last
+    return Request(flat, a, at.y, at.b, softness(eps, rows), squash, at.m, last), kept
 
 
 def softness(eps: float | Tensor, rows: Tensor) -> float | Tensor:

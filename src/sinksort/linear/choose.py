@@ -260,5 +260,5 @@ def _worth_it(
         return False  # the ordinary way says what is wrong
     cells, K = first_sizes(smallest, x.dtype)
     too_large = n * m > _LARGE
-    gridded = worth(Grid(cells, 4), n)
+    gridded = worth(Grid(cells, 6), n)
     return bool(solver.compress) or too_large or gridded or (reads == "ranks" and plain and m >= 2 * K)

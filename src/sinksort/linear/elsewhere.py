@@ -70,6 +70,9 @@ class Elsewhere:
     def standing(self) -> tuple[Tensor, Tensor]:
         raise AssertionError("values that are elsewhere stand on a grid, always")
 
+    def pivot(self, payload: Tensor) -> Tensor:
+        return payload.new_zeros(len(payload), 1)  # nobody knows the payload of the others
+
 
 def first_grid(eps: Tensor, dtype: torch.dtype, few: bool) -> tuple[int, int, int]:
     """(cells, nodes, points) to begin with; onto ``few`` targets, or onto as many as there are values.
@@ -79,7 +82,7 @@ def first_grid(eps: Tensor, dtype: torch.dtype, few: bool) -> tuple[int, int, in
     """
     smallest = eps.detach().amin().item()
     cells, nodes = first_sizes(smallest, dtype)
-    points = 8 if few else 4
+    points = 8 if few else 6
     if dtype == torch.float64:
         cells, points = max(64, math.ceil(16 / math.sqrt(smallest))), 10
     elif few:

@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from ..core.plan import pivot_of
 from ..core.problem import live_rows, wide_dtype
 from ..core.squash import Squash, normalize
 from .grid import Grid, evaluate, moments
@@ -75,6 +76,9 @@ class Places(Protocol):
 
     def standing(self) -> tuple[Tensor, Tensor]:
         """x~ and weights, (r, n)."""
+
+    def pivot(self, payload: Tensor) -> Tensor:
+        """(r, 1): a constant to average a payload (r, n) from, the same for all who hold values of the row."""
 
 
 class OnNodes(NamedTuple):
@@ -156,6 +160,9 @@ class Placed:
 
     def standing(self) -> tuple[Tensor, Tensor]:
         return self.x_tilde, self.a
+
+    def pivot(self, payload: Tensor) -> Tensor:
+        return pivot_of(payload.unsqueeze(-1), self.a).squeeze(-1)
 
     def _positions(self, cells: int) -> Tensor:
         low, high = self.interval

@@ -26,6 +26,11 @@ from .smooth import Part, Values
 
 _BANDED = 1 << 27  #: work of one Newton step, U K^2, from which the plan of a row is cheaper as a band
 _PANEL_DOUBLE, _PANEL_SINGLE = 1.4, 2.2  #: how long the first panels in a band are, in widths of the density
+#: Points of the interpolation on a grid, for answers in double and in single precision. With four points ranks are
+#: right to 1e-6 of n while their gradient, which is off by the slope of the remainder, is only right to 1e-3.
+_POINTS_DOUBLE, _POINTS_SINGLE = 8, 6
+_IN_DOUBLE = 1e-7  #: accepted errors below are those of answers in double precision
+_SLOPES = 1 / 20  #: of the cells: how many times its estimate the remainder of a grid counts, for the gradient's sake
 
 
 def accepted_error(dtype: torch.dtype) -> float:
@@ -58,7 +63,7 @@ class Refinement:
 
     def run(self, cells: int, K: int, points: int | None = None) -> list[Part]:
         rows = torch.arange(len(self.eps), device=self.eps.device, dtype=torch.int64)
-        grid = Grid(cells, points or (8 if self.accepted < 1e-7 else 4))
+        grid = Grid(cells, points or (_POINTS_DOUBLE if self.accepted < _IN_DOUBLE else _POINTS_SINGLE))
         return self._refined(rows, grid, Rule.whole(self.m, K))
 
     def _refined(self, todo: Tensor, grid: Grid | None, rule: Rule | None) -> list[Part]:
@@ -97,7 +102,7 @@ class Refinement:
                     # On the CPU, where sums have one order: all who refine together must make the same panels.
                     masses = (a if hats is None else hats)[0].detach().cpu()
                     widths = smooth_widths(x[0].detach().cpu(), masses, eps.item())
-                    rule = Rule.fitted(self.m, widths, _PANEL_DOUBLE if self.accepted < 1e-7 else _PANEL_SINGLE)
+                    rule = Rule.fitted(self.m, widths, _PANEL_DOUBLE if self.accepted < _IN_DOUBLE else _PANEL_SINGLE)
                 y, b = (t.unsqueeze(0) for t in rule.slots(eps))
             inverse = None if order is None else order.argsort(dim=-1)
             never = x.new_empty(1, 0, 0)
@@ -133,7 +138,15 @@ class Refinement:
                 mean = values.on_all_nodes(plan.pulled(plan.problem.y))
                 off_grid = (values.grid.remainder(mean) * values.occupied).amax()
             off_grid = off_grid.nan_to_num(torch.inf, torch.inf)  # see ``_solved``
-        return torch.cat([3.0 * off_grid.reshape(1), off_rule.reshape(1), by_panel])
+        return torch.cat([self._weight(values.grid) * off_grid.reshape(1), off_rule.reshape(1), by_panel])
+
+    def _weight(self, grid: Grid | None) -> float:
+        """How many times its estimate the remainder of a grid counts: three times, since it is an estimate.
+
+        The slope of the remainder is about 3.5 times the remainder in each cell. Where answers need to be right in
+        single precision only, a fine grid has to be better than they need, so that gradients are right as well.
+        """
+        return 3.0 if grid is None or self.accepted < _IN_DOUBLE else max(3.0, _SLOPES * grid.cells)
 
     def _finer(self, rule: Rule, attempt: int, failed: list[bool]) -> Rule:
         if len(failed) > 1:
@@ -192,11 +205,11 @@ class Refinement:
         if not self.averages:
             mean = (E @ (b * plan.problem.y).unsqueeze(-1)).mT
             remainder = values.grid.remainder(values.on_all_nodes(mean)) * values.occupied.unsqueeze(1)
-            return 3.0 * remainder.amax((-1, -2)), off_rule
+            return self._weight(values.grid) * remainder.amax((-1, -2)), off_rule
         density = values.on_all_nodes(E.mT)
         below = values.grid.remainder((density * b.unsqueeze(-1)).cumsum(-2)) * values.occupied.unsqueeze(1)
         gathered = values.grid.remainder(density) @ values.weight.unsqueeze(-1)
-        return 3.0 * below.amax((-1, -2)).maximum(gathered.amax((-1, -2))), off_rule
+        return self._weight(values.grid) * below.amax((-1, -2)).maximum(gathered.amax((-1, -2))), off_rule
 
 
 def on_nodes(places: Places, grid: Grid) -> tuple[Values, Tensor, Tensor, Tensor]:

@@ -147,7 +147,9 @@ class Part:
         finite = payload.isfinite()
         # An average with a share of +inf is +inf, whatever else happens to x: it has no gradient.
         beyond = torch.where(finite, 0.0, payload).detach().sum(-1, keepdim=True)
-        average = self._push_finite(torch.where(finite, payload, 0.0))
+        payload = torch.where(finite, payload, 0.0)
+        pivot = self.values.places.pivot(payload)  # averages of equal numbers come out as that number
+        average = pivot + self._push_finite(payload - pivot)
         return torch.where(beyond == 0, average, beyond) + self.values.places.poisoned
 
     def _push_finite(self, payload: Tensor) -> Tensor:
@@ -225,7 +227,7 @@ class SmoothPlan:
     >>> import torch, sinksort
     >>> plan = sinksort.smooth_transport(torch.linspace(-1, 1, 20_001))
     >>> plan.nodes, plan.cells
-    (tensor(42), tensor(480))
+    (tensor(42), tensor(120))
     >>> bool(plan.estimated_error < 5e-6), plan.ranks()[10_000]
     (True, tensor(10001.))
     """

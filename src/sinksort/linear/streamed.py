@@ -79,6 +79,9 @@ class Streamed:
         x_tilde = INCREASING_MAPS[self.squash]((self.x.double() - self.mean) * self.scale)
         return x_tilde, torch.full_like(x_tilde, 1.0 / self.x.shape[-1])
 
+    def pivot(self, payload: Tensor) -> Tensor:
+        return payload.detach().amax(-1, keepdim=True)
+
     def moments(self, w: Tensor | None, cells: int, points: int) -> Tensor:
         out: Tensor = _Moments.apply(self.x, self.mean, self.scale, w, cells, points, self.squash)  # type: ignore[no-untyped-call]
         return out

@@ -43,6 +43,7 @@ from ._common import (
     require_rows,
     require_same_shape,
 )
+from ._first_met import first_met
 from ._precision import precision_sum
 
 Gain: TypeAlias = Literal["linear", "exponential"]
@@ -125,15 +126,9 @@ def _average_precision(
 
 
 def _reciprocal_rank(places: _Places, scores: Tensor, relevance: Tensor, k: int | None, mask: Tensor | None) -> Tensor:
-    require_rows(scores, "scores")
-    # Below, sums of probabilities end at 1, and so do their gradients: single precision would often miss where.
-    relevance, P = _posed(places, scores.to(wide_dtype(scores.device)), relevance, k, mask)
-    relevant = (relevance > 0).to(P.dtype)
-    _, below = _elsewhere(P)
-    # At a position there is one item at most: the probabilities add up, and their sum is 1 at most.
-    met = (_quotient(P, P + below) * relevant.unsqueeze(-2)).sum(-1).clamp(max=1.0)
-    not_before = torch.nn.functional.pad((1.0 - met).cumprod(-1)[..., :-1], (1, 0), value=1.0)
-    return (not_before * met * _cut(1.0 / _positions(P), k)).sum(-1).to(scores.dtype)
+    relevance, P = _posed(places, scores, relevance, k, mask)
+    relevant = (relevance > 0).to(relevance.dtype)
+    return first_met(P, relevant, _cut(1.0 / _positions(scores), k)).to(scores.dtype)
 
 
 def _checked(scores: Tensor, relevance: Tensor, k: int | None, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -166,18 +161,6 @@ def _posed(
 def _positions(scores: Tensor) -> Tensor:
     """1, ..., n in full precision."""
     return torch.arange(1, scores.shape[-1] + 1, dtype=wide_dtype(scores.device), device=scores.device)
-
-
-def _elsewhere(P: Tensor) -> tuple[Tensor, Tensor]:
-    """The probabilities that an item stands above, and below, each position: sums of small numbers, not differences."""
-    down = P[..., :-1, :].cumsum(-2)
-    up = P[..., 1:, :].flip(-2).cumsum(-2).flip(-2)
-    return torch.nn.functional.pad(down, (0, 0, 1, 0)), torch.nn.functional.pad(up, (0, 0, 0, 1))
-
-
-def _quotient(part: Tensor, whole: Tensor) -> Tensor:
-    """part / whole; 0 where there is nothing."""
-    return part / torch.where(whole > 0, whole, 1.0)
 
 
 def _cut(phi: Tensor, k: int | None) -> Tensor:

@@ -379,23 +379,25 @@ def _whole_rows(
 ) -> Tensor:
     """``values``, and in rows with padding that hold at most k values all of these, sorted.
 
-    Such a row has no target for values beyond the k largest, as a row of k values without padding has none.
+    Such a row has no target for values beyond the k largest, as a row of k values without padding has none. Its values
+    fit into k places, so a plan of n values onto n targets is not needed.
     """
     whole = kept.sum(-1, keepdim=True) <= k
     if k == rows.shape[-1] or (values_readable(whole) and not bool(whole.any())):
         return values
+    first = kept.to(torch.int8).argsort(dim=-1, descending=True, stable=True)[..., :k]
     ordered = soft_sort(
-        rows,
+        rows.gather(-1, first),
         descending=largest,
-        weights=weights,
-        mask=kept,
+        weights=None if weights is None else weights.gather(-1, first),
+        mask=kept.gather(-1, first),
         eps=eps,
         cost=cost,
         squash=squash,
         solver=solver,
         backend=backend,
     )
-    return torch.where(whole, ordered[..., :k], values)
+    return torch.where(whole, ordered, values)
 
 
 def _share(x: Tensor, k: float | Tensor, dim: int, mask: Tensor | None) -> Tensor:

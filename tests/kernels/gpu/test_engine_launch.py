@@ -5,6 +5,8 @@ import weakref
 import pytest
 import torch
 
+import sinksort
+
 pytest.importorskip("triton", reason="Triton is made for Linux only")
 
 from sinksort.kernels.gpu.engine import launch as triton_launch  # after the check that Triton is there
@@ -280,3 +282,72 @@ def test_a_memory_keeps_nothing_that_changes_and_does_not_grow(records, monkeypa
     for stride in range(1, 9):
         like(torch.zeros(64 * stride)[::stride], torch.zeros(64))
         assert len(like.prepared) <= 3
+
+
+class Warm(Kernel):
+    """A kernel that Triton could compile ahead."""
+
+    def __init__(self, fails=False):
+        super().__init__()
+        self.warmed, self.fails = [], fails
+
+    def warmup(self, *args, grid, **options):
+        self.warmed.append((grid, args[2:], options))
+        if self.fails:
+            raise RuntimeError("this kernel does not compile")
+
+
+@pytest.fixture
+def compilable(records, monkeypatch):
+    monkeypatch.setattr(triton_launch, "JITFunction", Warm)
+    monkeypatch.setattr(triton_launch.to_come, "gradient", False)
+    if triton_launch.AsyncCompileMode is None:
+        pytest.skip("this Triton compiles one kernel after the other")
+
+
+def call_with_gradient(kernel, back, x):
+    """Two launches, and two of the backward pass."""
+
+    def make(of, launch):
+        for block in (16, 32):
+            launch(of, 7, x, launch.empty(64, dtype=torch.float32), 0.1, len(x), BLOCK=block, SQUASH=1)
+
+    def backward():
+        triton_launch.launches(("backward",), (x,), (), 0.1, lambda launch: make(back, launch))
+
+    triton_launch.launches(("forward",), (x,), (), 0.1, lambda launch: make(kernel, launch), backward=backward)
+    return backward
+
+
+def test_kernels_of_a_call_are_compiled_together_before_any_is_launched(compilable):
+    kernel, back = Warm(), Warm()
+    call_with_gradient(kernel, back, torch.zeros(64))
+    options = {"SQUASH": 1, "num_warps": 4, "enable_fp_fusion": True}
+    assert kernel.warmed == [((7,), (0.1, 64), {**options, "BLOCK": block}) for block in (16, 32)]
+    assert not back.warmed
+    assert [how for how, *_ in kernel.log] == ["searched", "searched"]
+
+
+def test_those_of_the_backward_pass_are_compiled_with_them_if_there_will_be_one(compilable, monkeypatch):
+    monkeypatch.setattr(triton_launch.to_come, "gradient", True)
+    kernel, back, x = Warm(), Warm(), torch.zeros(64)
+    backward = call_with_gradient(kernel, back, x)
+    assert len(kernel.warmed) == len(back.warmed) == 2
+    assert not back.log, "a launch that is planned is not made"
+    backward()
+    assert [how for how, *_ in back.log] == ["searched", "searched"]
+
+
+def test_a_kernel_that_does_not_compile_says_so_at_its_launch(compilable):
+    kernel = Warm(fails=True)
+    call_with_gradient(kernel, Warm(), torch.zeros(64))
+    assert [how for how, *_ in kernel.log] == ["searched", "searched"]
+
+
+def test_a_gradient_is_announced_to_kernels():
+    """By the call that will need it, and only by that."""
+    from sinksort.kernels import contract
+
+    for needed in (True, False, True):
+        sinksort.soft_rank(torch.randn(3, 7, requires_grad=needed))
+        assert contract.to_come.gradient is needed

@@ -11,7 +11,7 @@ from . import rows
 from .engine.maths import F32
 from .engine.threads import run
 from .lanes.band_carry import carry_backward_many, carry_many
-from .lanes.band_rows import band_layout
+from .lanes.band_others import band_layout
 
 _PRICE = 3.0  #: nanoseconds that a row takes, over n K
 

@@ -17,14 +17,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ...linear.rules import gauss_rule
 from ..contract import Answer, Request, State
 from ..dispatch import has_two_targets, least_eps, least_of, sharp
 from . import by_nodes
 from .engine.maths import F32, F64, SQUASH_CODES
 from .engine.sources import padded
 from .engine.threads import run
+from .lanes.band_others import band_layout
 from .lanes.band_push import many_push_backward, push_band
-from .lanes.band_rows import MOST_IN_BAND, band_backward, band_layout, pull_band
+from .lanes.band_rows import MOST_IN_BAND, pull_band
+from .lanes.band_rows_backward import band_backward
 from .lanes.plan import MOST_IN_LANES
 from .lanes.rows import lanes_state, pull_lanes, push_lanes
 from .lanes.rows_backward import lanes_backward
@@ -46,6 +49,7 @@ _NOTHING: F32 = np.zeros(0, np.float32)
 _NO_WEIGHTS: F64 = np.zeros(0)
 _Steps = tuple[int, int, int, int, int]
 _Given = tuple[F32, F32, F32, F32, int, int, int, _Steps]
+_MORE_NODES, _WORTH = 1.4, 1.3  #: nodes of a finer rule, and targets for each of them from which it is worth it
 _SINGLE = 1e-7  #: relative rounding of weights in single precision
 
 
@@ -231,7 +235,9 @@ def _pull_kernel(request: Request, phi: Tensor) -> _Launch:
     if _by_threshold(request):
         return _Launch(pull_two, R, work, (_weights(request), y, *_exact(request), levels, eps, n, squash, steps))
     if R >= 16 and _in_band(request, phi):
-        return _Launch(pull_band, groups, work, (a, y, b, levels, last, eps, n, K, m, squash, steps))
+        steps = (of_y, step(phi), _is_padded(request), of_eps, of_a)
+        finer = _finer(request, phi)
+        return _Launch(pull_band, groups, work, (a, y, b, levels, last, finer, eps, n, K, m, squash, steps))
     if _in_lanes(n, K, request.m):
         return _Launch(pull_lanes, groups, work, (a, y, b, levels, eps, n, K, squash, steps))
     if _by_sums(K, request.m):
@@ -269,7 +275,10 @@ def _backward_kernel(request: Request, phi: Tensor, push: bool) -> _Launch:
     if push and _in_double(request):
         return _Launch(sorted_backward, R, work, (a, y, b, levels, eps, n, K, squash, _columns(request), how[2]))
     if not push and R >= 16 and _in_band(request, phi):
-        return _Launch(band_backward, groups, work, (a, y, b, levels, eps, n, K, m, request.m is not None, *how))
+        ruled = request.m is not None
+        steps = (of_y, step(phi), _is_padded(request), of_eps, of_a)
+        finer = _finer(request, phi)
+        return _Launch(band_backward, groups, work, (a, y, b, levels, finer, eps, n, K, m, ruled, squash, steps))
     if _in_lanes(n, K, request.m):
         return _Launch(lanes_backward, groups, work, (a, y, b, levels, eps, n, K, *how))
     if _by_sums(K, request.m):
@@ -311,12 +320,32 @@ def _by_sums(K: int, m: int | None) -> bool:
 
 
 def _in_band(request: Request, phi: Tensor) -> bool:
-    """Whether rows go sixteen at a time in blocks: they share their targets, and are soft and not too long."""
+    """Whether rows go sixteen at a time in blocks: they are soft and not too long, and a rule is the same for all."""
     n, K, eps = request.x.shape[-1], request.y.shape[-1], request.eps
-    if n > MOST_IN_BAND or not MOST_THRESHOLDS < K <= SAVED or not _soft(n, eps) or request.a is not None:
+    if n > MOST_IN_BAND or not MOST_THRESHOLDS < K <= SAVED or not _soft(n, eps):
         return False
     several = request.y, request.b, phi, phi if request.last is None else request.last
-    return all(t.shape[0] == 1 for t in several)
+    return request.m is None or all(t.shape[0] == 1 for t in several)
+
+
+def _finer(request: Request, phi: Tensor) -> F32:
+    """Another rule for rows of which this one is too coarse: y, b, phi and ``last``; empty where it is not worth it."""
+    m, K = request.m, request.y.shape[-1]
+    nodes = 8 * -(-int(_MORE_NODES * K) // 8)
+    if m is None or m < _WORTH * nodes or m > SAVED or request.last is None:
+        return _NOTHING
+    at, b, last = gauss_rule(m, nodes)
+    y, levels = flat(request.y), flat(phi)
+    slope = (float(levels[-1]) - float(levels[0])) / (float(y[-1]) - float(y[0]))
+    places = at / (m - 1)
+    lines = (places, b, float(levels[0]) + slope * (places - float(y[0])), last.reshape(-1))
+    return np.concatenate(lines).astype(np.float32)
+
+
+def _is_padded(request: Request) -> int:
+    """1 if rows have padding behind their values and behind their default targets, else 0."""
+    padded = request.m is None and request.last is not None and request.last.numel() == 0
+    return int(padded and request.y.shape[0] > 1 and request.x.shape[-1] == request.y.shape[-1])
 
 
 def _soft(n: int, eps: float | Tensor) -> bool:

@@ -125,8 +125,9 @@ def _pull_by_grid(request: Request, phi: Tensor) -> Answer:
 
     tensors = x, given.a, request.y, request.b, phi, last, given.eps_rows
     launches(
-        ("grid", request.m, *_what(request)), tensors, (out, state, error), given.eps, make, request.prepared, (x,)
-    )
+        ("grid", request.m, *_what(request)), tensors, (out, state, error), given.eps, make, request.prepared, (x,),
+        lambda: _pull_back_by_grid(request._replace(prepared=None), phi, state, torch.empty_like(out)),
+    )  # fmt: skip
     return Answer(out, state, error)
 
 
@@ -258,7 +259,11 @@ def _few(request: Request, phi: Tensor | None) -> Answer:
         )  # fmt: skip
 
     given = x, a, request.y, request.b, levels, eps_rows
-    launches(("few", *_what(request, push_)), given, (out, state, error), eps, make, request.prepared, (x,))
+    cotangents = (out, None) if phi is None else (phi, out)
+    launches(
+        ("few", *_what(request, push_)), given, (out, state, error), eps, make, request.prepared, (x,),
+        lambda: _few_backward(request._replace(prepared=None), cotangents[0], state, cotangents[1]),
+    )  # fmt: skip
     return Answer(out, state, error)
 
 

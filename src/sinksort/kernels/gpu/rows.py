@@ -130,7 +130,10 @@ def logs(request: Request) -> Answer:
             GRID=False, ALWAYS=True, WIDE=True, TA=0, BLOCK_N=_power(n), BN=at_once, BK=_power(K), num_warps=warps,
         )  # fmt: skip
 
-    launches(("logs", *what), (*given, eps_rows), (out, state, error), eps, make, request.prepared, (request.x,))
+    launches(
+        ("logs", *what), (*given, eps_rows), (out, state, error), eps, make, request.prepared, (request.x,),
+        lambda: logs_backward(request._replace(prepared=None), state, torch.empty_like(out)),
+    )  # fmt: skip
     return Answer(out, state, error)
 
 
@@ -325,8 +328,9 @@ def _forward(request: Request, phi: Tensor | None) -> Answer:
 
     all_given = (*given, last, eps_rows)
     launches(
-        ("forward", request.last is None, *what), all_given, (out, state, error), eps, make, request.prepared, (x,)
-    )
+        ("forward", request.last is None, *what), all_given, (out, state, error), eps, make, request.prepared, (x,),
+        lambda: _backward(request._replace(prepared=None), phi, state, torch.empty_like(out)),
+    )  # fmt: skip
     return Answer(out, state, error)
 
 

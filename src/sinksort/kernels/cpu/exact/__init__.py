@@ -13,6 +13,7 @@ Keeps    Potentials of values and targets in float64, nothing else: the backward
     laplacian.py  Newton's matrix: edges between targets, eliminated without subtractions
     newton.py     Newton's method on the potentials of the targets
     solve.py      a row solved, and the gradient of its potentials
+    plan_again.py the plan that the gradient is made of, as it was read
     read.py       averages and shares, and their gradients
     nodes.py      a few nodes in place of many equal targets, for the squared cost
     autograd.py   the two operations as functions of torch

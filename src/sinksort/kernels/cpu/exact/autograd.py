@@ -194,7 +194,7 @@ class _Solve(torch.autograd.function._SingleLevelFunction):
         eps = rows.eps[:, None]
         of_F, of_G = (np.zeros(t.shape) if c is None else _array(c) * eps for t, c in ((f, of_f), (g, of_g)))
         run(solve_rows_backward, R, R * n * g.shape[1] * _PRICE, rows, *ctx.cost, f.numpy() / eps, g.numpy() / eps,
-            of_F, of_G, out)  # fmt: skip
+            of_F, of_G, of_f is not None and of_g is None, out)  # fmt: skip
         return *map(_like, out, arguments, needs), None, None, None
 
 

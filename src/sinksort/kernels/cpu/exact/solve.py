@@ -38,10 +38,12 @@ from .costs import MATRIX, costs_into, slopes_into
 from .laplacian import GROUND_OF_GRADIENTS, edges, eliminate, ends_into, scale, substitute
 from .lines import CUT, LARGEST, exponentials_into, window
 from .newton import newton
+from .plan_again import as_targets_read, normalise
 from .start import start
 from .work import G0, GAMMA, MOST, SPARE, SUM_B, SUM_G, SUM_Y, A, B, Cotangents, Rows, V, Work, X, Y, workspace
 
 _NEVER = -1e30  # exponent of a target that weighs nothing
+_ROUNDED = 1e-3  # eps below which the rounding of C / eps shows in gradients that vanish
 _MOST_ROUNDS = 40  # of Newton's method, each from where the last one went too far
 
 
@@ -251,27 +253,6 @@ def sound(x: F64, a: F64, y: F64, b: F64, eps: float) -> bool:
 
 
 @jit_no_refcount
-def normalise(w: Work, groups: int) -> None:
-    """Make the rows of the plan exact: sum_j b_j E_ij = 1.
-
-    With F they are so up to the rounding of C / eps, which is 1e-10 at eps = 1e-6. Where a gradient vanishes, large
-    terms that come from here cancel others that come from ``read``, which normalises its rows in this way.
-    """
-    E, b = w.band.G, w.targets[B]
-    for g in range(groups):
-        first, end = w.band.lo[g], w.band.hi[g]
-        at = w.band.offset[g] - first
-        for _ in range(4):
-            sums = splat64(0.0)
-            for k in range(first, end, 16):
-                sums = sums + load64(E, at + k) * load64(b, k)
-            unit = 1.0 / total64(sums)
-            for k in range(first, end, 16):
-                store64(E, at + k, load64(E, at + k) * unit)
-            at += end - first
-
-
-@jit_no_refcount
 def balance(w: Work, groups: int, n: int, m: int, a: F64, of_f: F64, mu: F64, nu: F64) -> None:
     """Solve for mu and nu, with nu = G' on entry; E stands in the band.
 
@@ -342,14 +323,21 @@ def across(w: Work, groups: int, K: int, mu: F64, out: F64, n: int) -> None:
 
 
 @jit_no_refcount
-def solve_row_backward(w: Work, a: F64, n: int, m: int, eps: float, kind: int, p: float, given: F64, F: F64, G: F64,
-                       of_f: F64, out: Cotangents, row: int) -> None:  # fmt: skip
-    """Write the cotangents of a row. Values and targets stand in ``w`` already; G' stands in its SUM_G."""
+def solve_row_backward(w: Work, given_a: F64, n: int, m: int, eps: float, kind: int, p: float, given: F64, F: F64,
+                       G: F64, of_f: F64, for_targets: bool, out: Cotangents, row: int) -> None:  # fmt: skip
+    """Write the cotangents of a row. Values and targets stand in ``w`` already; G' stands in its SUM_G.
+
+    for_targets  IN  whether F alone was read, for averages over the values of each target
+    """
     x, y, b, mu, nu = w.values[X], w.targets[Y], w.targets[B], w.values[V], w.targets[SUM_G]
     potential = w.targets[G0]
     for k in range(len(potential)):
         potential[k] = G[k] if k < m else _NEVER
-    groups = band_into(w, n, m, eps, kind, p, given, potential)
+    groups, a = band_into(w, n, m, eps, kind, p, given, potential), w.values[A]
+    for i in range(n):
+        a[i] = given_a[i]
+    if for_targets and eps < _ROUNDED:
+        as_targets_read(w, n, m, eps, kind, p, given, F, given_a)
     normalise(w, groups)
     balance(w, groups, n, m, a, of_f, mu, nu)
     sum_y, sum_b, cost, slope, of_m = w.targets[SUM_Y], w.targets[SUM_B], w.lines[0], w.lines[1], w.lines[2]
@@ -369,7 +357,7 @@ def solve_row_backward(w: Work, a: F64, n: int, m: int, eps: float, kind: int, p
             t = e * (load64(b, k) * mu[i] + load64(nu, k) * a[i])
             with_logs = with_logs + t * (load64(potential, k) - load64(cost, k) * inverse + F[i])
             store64(of_m, k, t)
-        out.a[row, i] = -total64(of_a)
+        out.a[row, i] = -total64(of_a) * (a[i] / given_a[i] if given_a[i] > 0.0 else 1.0)
         of_eps += total64(with_logs) * inverse
         if kind == MATRIX:
             for k in range(m):
@@ -390,8 +378,8 @@ def solve_row_backward(w: Work, a: F64, n: int, m: int, eps: float, kind: int, p
 
 @jit
 def solve_rows_backward(first: int, last: int, rows: Rows, kind: int, p: float, F: F64, G: F64, of_f: F64, of_g: F64,
-                        out: Cotangents) -> None:  # fmt: skip
-    """Write the cotangents of the rows first to last - 1."""
+                        for_targets: bool, out: Cotangents) -> None:  # fmt: skip
+    """Write the cotangents of the rows first to last - 1; see ``solve_row_backward`` for ``for_targets``."""
     n, m = rows.x.shape[1], rows.y.shape[1]
     w = workspace(n, m, True)
     one_a, one_y, one_b = len(rows.a) == 1, len(rows.y) == 1, len(rows.b) == 1
@@ -407,7 +395,20 @@ def solve_rows_backward(first: int, last: int, rows: Rows, kind: int, p: float, 
         for j in range(m):
             w.targets[SUM_G, j] = of_g[row, j]
         solve_row_backward(
-            w, a, n, m, rows.eps[row], kind, p, rows.costs[row if given else 0], F[row], G[row], of_f[row], out, row
+            w,
+            a,
+            n,
+            m,
+            rows.eps[row],
+            kind,
+            p,
+            rows.costs[row if given else 0],
+            F[row],
+            G[row],
+            of_f[row],
+            for_targets,
+            out,
+            row,
         )
 
 

@@ -19,32 +19,26 @@ import numpy as np
 from ..engine.compile import jit, jit_no_refcount
 from ..engine.maths import F32, I64, larger, size_of
 from ..engine.vectors import load, select, splat, store
-from .band import band_edges, band_eliminate, band_ends, band_rows_of
-from .band_read import band_covariances, band_refined, band_right_sides
-from .band_rows import (
-    BEST,
+from .band import BEST, HI, LO, band_rows_of
+from .band_others import band_layout
+from .band_read import band_covariances, band_right_sides
+from .band_rows_backward import multipliers
+from .band_shape import (
     COV,
     COV_2,
-    ENDS,
-    HI,
-    INV,
     LAM,
-    LO,
     MASS,
     MEAN,
-    NEAR_HI,
-    NEAR_LO,
     PHI,
+    PLACE,
     TENSION,
     WEIGHT,
     WIDTH,
     XS,
     BandShape,
     V,
-    Z,
-    _balance,
+    balance_weights,
     band_for,
-    band_layout,
     place_lanes,
     plan_lanes,
 )
@@ -77,12 +71,13 @@ def _posed(
     """Values and w of sixteen rows in sorted order, and their plan."""
     for lane in range(16):
         row = (first + lane) * n
+        k.rows[lane] = first + lane
         for i in range(n):
             o = row + orders[16 * i + lane]
             k.n32[XS, 16 * i + lane] = x[o] if x[o] == x[o] else np.float32(0.0)
             k.n32[WEIGHT, 16 * i + lane] = w[o]
     place_lanes(k, n, squash, eps, 0)
-    plan_lanes(k, n, len(k.y), width)
+    plan_lanes(k, n, len(k.y) // 16, width)
 
 
 @jit
@@ -139,12 +134,12 @@ def _carry_backward(k: BandShape, begin: int, end: int, x: F32, eps: F32, n: int
         first, base = 16 * group, 16 * group * at.size
         orders, u = integers[base + at.order :], state[base : base + at.inv]
         _posed(k, x, w, orders, first, n, squash, eps, width)
-        _balance(weight, n)
+        balance_weights(weight, k.n32[MASS], n)
         for lane in range(16):
             for j in range(K):
                 phi[16 * j + lane] = c[(first + lane) * K + j]
         band_rows_of(k.G, N, KP, lo, hi, u, v)
-        band_covariances(k.G, N, KP, best, lo, hi, u, v, phi, k.y, mean, cov)
+        band_covariances(k.G, N, KP, best, lo, hi, u, v, phi, k.k32[PLACE], mean, cov)
         for lane in range(16):
             for i in range(n):
                 of_best = phi[16 * best[i // 4 * 4] + lane]
@@ -162,18 +157,10 @@ def _undone(k: BandShape, n: int, K: int, width: int, u: F32, W: F32, inv: F32, 
 
     Potentials undo TENSION. The second row of ``one`` becomes 0 where too many digits cancelled.
     """
-    N, KP, best, lo, hi = len(k.t) // 16, len(k.y), k.table[BEST], k.table[LO], k.table[HI]
+    N, KP, best, lo, hi = len(k.t) // 16, len(k.y) // 16, k.table[BEST], k.table[LO], k.table[HI]
     v, mass, mean, cov, cov_2 = k.n32[V], k.n32[MASS], k.n32[MEAN], k.n32[COV], k.n32[COV_2]
-    band_ends(k.table[NEAR_LO], k.table[NEAR_HI], N // 4, KP, width, k.table[ENDS])
-    if not band_refined(k.G, N, K, KP, best, lo, hi, u, v, mass, k.k32[TENSION], W, width, k.table[ENDS], inv, k.k32[Z],
-                        k.k32[LAM]):  # fmt: skip
-        band_ends(lo, hi, N // 4, KP, KP, k.table[ENDS])
-        band_edges(k.G, n, N, KP, lo, hi, u, v, k.table[ENDS], KP, k.Q, k.W)
-        k.one[0, :] = 1.0
-        band_eliminate(k.W, KP, KP, k.table[ENDS], k.b, k.one[0], k.k32[INV])
-        band_refined(k.G, N, K, KP, best, lo, hi, u, v, mass, k.k32[TENSION], k.W, KP, k.table[ENDS], k.k32[INV],
-                     k.k32[Z], k.k32[LAM])  # fmt: skip
-    band_covariances(k.G, N, KP, best, lo, hi, u, v, k.k32[LAM], k.y, mean, cov_2)
+    multipliers(k, n, K, u, W, width, inv)
+    band_covariances(k.G, N, KP, best, lo, hi, u, v, k.k32[LAM], k.k32[PLACE], mean, cov_2)
     parts, whole, per_eps = splat(0.0), splat(0.0), np.float32(2.0 / eps)
     for i in range(0, 16 * n, 16):
         part = load(cov, i)

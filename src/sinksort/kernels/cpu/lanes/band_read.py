@@ -9,9 +9,10 @@ from __future__ import annotations
 import numpy as np
 
 from ..engine.compile import jit_no_refcount
-from ..engine.maths import F32, F64, I64, larger, size_of
+from ..engine.maths import F32, I64, larger, size_of
 from ..engine.vectors import any_lane, load, select, splat, store
-from ..row.read import ERRORS
+from ..row.double_backward import CANCELLED  # noqa: F401
+from ..row.read import BEFORE_LASTS, ERRORS, LASTS  # noqa: F401
 from .band import band_substitute
 
 _REFINED = np.float32(2e-5)  #: how far lambda may still be off
@@ -28,7 +29,7 @@ def band_pulled(G: F32, N: int, K: int, KP: int, lo: I64, hi: I64, u: F32, phi: 
     size = 16 * KP
     for j in range(K):
         uj = load(u, 16 * j)
-        store(scaled, 16 * j, uj * phi[j])
+        store(scaled, 16 * j, uj * load(phi, 16 * j))
         for k in range(lasts):
             store(scaled, (k + 1) * size + 16 * j, uj * last[k * K + j])
     for j in range(K, KP):
@@ -63,16 +64,16 @@ def band_pulled(G: F32, N: int, K: int, KP: int, lo: I64, hi: I64, u: F32, phi: 
 
 
 @jit_no_refcount
-def band_covariances(G: F32, N: int, KP: int, best: I64, lo: I64, hi: I64, u: F32, v: F32, F: F32, y: F64, mean: F32,
+def band_covariances(G: F32, N: int, KP: int, best: I64, lo: I64, hi: I64, u: F32, v: F32, F: F32, y: F32, mean: F32,
                      cov: F32) -> None:  # fmt: skip
     """mean_i = E_i F, less F at the best target of the block, and cov_i = Cov_i(F, y)."""
     for block in range(N // 4):
         o, j_0 = 64 * block * KP, best[4 * block]
-        f_0, z = load(F, 16 * j_0), splat(0.0)
+        f_0, y_0, z = load(F, 16 * j_0), load(y, 16 * j_0), splat(0.0)
         m0, m1, m2, m3, y0, y1, y2, y3 = z, z, z, z, z, z, z, z
         c0, c1, c2, c3 = z, z, z, z
         for j in range(lo[block], hi[block]):
-            e, uj, dy = o + 64 * j, load(u, 16 * j), np.float32(y[j] - y[j_0])
+            e, uj, dy = o + 64 * j, load(u, 16 * j), load(y, 16 * j) - y_0
             with_f, with_y = (load(F, 16 * j) - f_0) * uj, uj * dy
             both = with_f * dy
             g = load(G, e)

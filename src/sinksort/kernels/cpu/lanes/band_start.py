@@ -21,8 +21,8 @@ from __future__ import annotations
 import numpy as np
 
 from ..engine.compile import jit_no_refcount
-from ..engine.maths import F32, F64, I64
-from ..engine.vectors import load, splat, store
+from ..engine.maths import F32, I64
+from ..engine.vectors import load, select, splat, store
 
 
 @jit_no_refcount
@@ -30,8 +30,8 @@ def many_guess(G: F32, N: int, KP: int, lo: I64, hi: I64, u: F32, v: F32, w: F32
                g: F32) -> None:  # fmt: skip
     """Write the guess.
 
-    phi  (K, 16)  IN
-    g    (K, 16)  OUT
+    phi, b  (K, 16)  IN
+    g       (K, 16)  OUT
     """
     for j in range(0, 16 * KP, 16):
         store(g, j, splat(0.0))
@@ -47,7 +47,8 @@ def many_guess(G: F32, N: int, KP: int, lo: I64, hi: I64, u: F32, v: F32, w: F32
     running = splat(0.0)
     for j in range(K):
         before, after = 16 * max(j - 1, 0), 16 * min(j + 1, K - 1)
-        step = np.float32((0.5 if 0 < j < K - 1 else 1.0) / b[j])
+        weight = load(b, 16 * j)
+        step = select(weight > 0.0, splat(0.5 if 0 < j < K - 1 else 1.0) / weight, splat(0.0))
         rise = load(g, 16 * j) * load(u, 16 * j) * ((load(phi, after) - load(phi, before)) * step)
         store(g, 16 * j, running + rise * np.float32(0.5))
         running = running + rise
@@ -57,19 +58,19 @@ def many_guess(G: F32, N: int, KP: int, lo: I64, hi: I64, u: F32, v: F32, w: F32
 
 @jit_no_refcount
 def many_left(G: F32, N: int, KP: int, best: I64, lo: I64, hi: I64, u: F32, v: F32, w: F32, a: F32, phi: F32, g: F32,
-              y: F64, cov: F32, t: F32) -> None:  # fmt: skip
+              y: F32, cov: F32, t: F32) -> None:  # fmt: skip
     """Write Cov_i(q_i, y) and t_j = sum_i p_ij (q_ij - E_i q_i) for q_ij = w_i phi_j - a_i g_j."""
     z = splat(0.0)
     for j in range(0, 16 * KP, 16):
         store(t, j, z)
     for block in range(N // 4):
         o, j_0, i = 64 * block * KP, best[4 * block], 64 * block
-        phi_0, g_0 = load(phi, 16 * j_0), load(g, 16 * j_0)
+        phi_0, g_0, y_0 = load(phi, 16 * j_0), load(g, 16 * j_0), load(y, 16 * j_0)
         w0, w1, w2, w3 = load(w, i), load(w, i + 16), load(w, i + 32), load(w, i + 48)
         a0, a1, a2, a3 = load(a, i), load(a, i + 16), load(a, i + 32), load(a, i + 48)
         m0, m1, m2, m3, y0, y1, y2, y3, c0, c1, c2, c3 = z, z, z, z, z, z, z, z, z, z, z, z
         for j in range(lo[block], hi[block]):
-            e, uj, dy = o + 64 * j, load(u, 16 * j), np.float32(y[j] - y[j_0])
+            e, uj, dy = o + 64 * j, load(u, 16 * j), load(y, 16 * j) - y_0
             level, known = load(phi, 16 * j) - phi_0, load(g, 16 * j) - g_0
             p = load(G, e) * uj
             of = p * (w0 * level - a0 * known)

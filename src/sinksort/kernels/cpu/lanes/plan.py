@@ -116,7 +116,8 @@ def lane_thresholds(at: F64, aw: F32, n: int, b: F32, K: int, sorted_at: F64, cu
     """Where the hard sort passes from target j to the next, high_j + low_j, as ``row.newton.staircase`` has it.
 
     Places and weights are sorted by exchanges; the threshold is the source in which the cumulative weights of the
-    targets pass from one to the other, or the middle of the two between which they do.
+    targets pass from one to the other, or the middle of the two between which they do. Of two targets of which one
+    weighs nothing, that one is beyond all sources, those without weight as well: they all go to the other, exactly.
     """
     for i in range(0, 16 * n, 16):
         value, weight = load64(at, i), widen(load(aw, i))
@@ -139,6 +140,10 @@ def lane_thresholds(at: F64, aw: F32, n: int, b: F32, K: int, sorted_at: F64, cu
             before = select(reached >= boundary - SAME_MASS_SINGLE, here, before)
             after = select(reached > boundary + SAME_MASS_SINGLE, here, after)
         threshold = (before + after) * 0.5
+        if K == 2:
+            lower, upper = widen(load(b, 0)), widen(load(b, 16))
+            threshold = select(lower > 0.0, threshold, load64(sorted_at, 0) - 1.0)
+            threshold = select(upper > 0.0, threshold, load64(sorted_at, 16 * n - 16) + 1.0)
         rounded = narrow(threshold)
         store(high, j, rounded)
         store(low, j, narrow(threshold - widen(rounded)))

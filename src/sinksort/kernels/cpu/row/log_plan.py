@@ -220,7 +220,7 @@ def logs_rows(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, eps: F32, n
         e = np.float64(eps[row * steps[3]])
         moments = places(xs, k.n32[AW], squash, k.k64[Y, 0], k.k64[Y, K - 1], at)
         low, high = range_of(at, n)
-        error, kept, near = solved(k, n, K, e, np.int64(0), low, high, order, k.W)
+        error, kept, near, _ = solved(k, n, K, e, np.int64(0), low, high, order, k.W)
         fine = error < np.inf and settled(k, N, K, (kept, near), targets[0], leaving, targets[1], W, targets[2])
         errors[row] = error if fine else np.inf
         at_y, from_y = k.k64[Y], targets[3]

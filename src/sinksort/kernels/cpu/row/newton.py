@@ -21,9 +21,9 @@ import math
 import numpy as np
 
 from ..engine.compile import jit_no_refcount
-from ..engine.maths import F32, F64, I64, copied, exp32
+from ..engine.maths import F32, F64, I64, copied, exp32, larger, size_of
 from ..engine.staircase import SAME_MASS_SINGLE, passages
-from ..engine.vectors import lane_numbers, load, load64, narrow, select, splat, store, total, totals
+from ..engine.vectors import highest, lane_numbers, load, load64, narrow, select, splat, store, total, totals
 from .laplacian import edges, eliminate, substitute
 
 CUT = 36.0  #: reduced cost beyond which nothing is kept
@@ -37,6 +37,7 @@ _TOLERANCE = 1e-6  #: L1 error of the column marginal
 _TOLERANCE_OF_FLOW = 1e-5  #: as a share of what does not go where the hard sort sends it: gradients are made of that
 SOFT = np.float32(0.8)  #: where more than this flows, the best targets are nothing special
 _FLOOR = 2e-7  #: elsewhere, go on until rounding stops the error from falling
+_LEFT = 1e-5  #: how far potentials of a soft plan may still be off, which marginals hide where links are weak
 _MOST_STEPS = 40
 _SINKHORN = 1  #: steps of Sinkhorn at the start, which cost little
 _KEEP = 0.2  #: an inverse is kept while each step leaves at most so much of the error
@@ -243,12 +244,14 @@ def add_up(parts: F32, K: int, s: F32) -> None:
 @jit_no_refcount
 def newton(G: F32, N: int, K: int, mass: F32, ra: F32, best: I64, b: F32, excess: F32, lo: I64, hi: I64, glo: I64,
            ghi: I64, near_lo: I64, near_hi: I64, near_ends: I64, stride: int, fine: bool, Q: F32, W: F32, ends: I64,
-           inv: F32, u: F32, v: F32, w: F32, parts: F32, s: F32, small: F32) -> tuple[float, int, bool]:  # fmt: skip
-    """The scalings u and v. Returns the marginal error, how many eliminations it took, and whether W is a near one.
+           inv: F32, u: F32, v: F32, w: F32, parts: F32, s: F32, small: F32
+           ) -> tuple[float, int, bool, float]:  # fmt: skip
+    """The scalings u and v. Returns the marginal error, the number of eliminations, whether W is a near one, and left.
 
     Steps as in ``solvers.newton``, but the Laplacian (left eliminated in W) is kept as long as the error falls fast.
     What target j lacks is  excess_j + what leaves it (from sources for which it is best) - u_j s_j:  where the plan is
     nearly a permutation all three are small, and so is their rounding. ``fine``: sources are close to each other.
+    ``left`` is about how far potentials may still be off. A share of a value is then off by a quarter of it at most.
     Scratch: ``small`` (9 stride + 256), ``parts`` (2 N + 16 stride).
     """
     base, direction, rho, ridge, z, F = (
@@ -258,8 +261,8 @@ def newton(G: F32, N: int, K: int, mass: F32, ra: F32, best: I64, b: F32, excess
     for c in range(0, stride, 16):
         store(u, c, load(b, c))
         store(direction, c, splat(0.0))
-    length, slope, before, error = 1.0, np.inf, np.inf, np.inf
-    eliminations, soft, near = 0, False, False
+    length, slope, before, error, farthest, left = 1.0, np.inf, np.inf, np.inf, 0.0, 0.0
+    eliminations, soft, near, fresh = 0, False, False, False
     for step in range(_MOST_STEPS + 1):
         scale(G, N, K, mass, best, u, lo, hi, glo, ghi, soft, v, w, parts, s)
         for c in range(0, stride, 16):
@@ -278,9 +281,11 @@ def newton(G: F32, N: int, K: int, mass: F32, ra: F32, best: I64, b: F32, excess
             complete(G, N, best)
             soft = True
         small_enough = error <= _TOLERANCE and error <= _TOLERANCE_OF_FLOW * flow
-        done = small_enough and (flow > SOFT or error <= _FLOOR * flow or error > 0.3 * before)
+        left = farthest * min(error / before, 1.0)  # the next step is as much shorter than this one
+        stuck = error <= _FLOOR * flow or (error > 0.3 * before and (fresh or left <= _LEFT))
+        done = small_enough and (stuck or (flow > SOFT and left <= _LEFT))
         if done or not error < np.inf or step == _MOST_STEPS:
-            return error, eliminations, near
+            return error, eliminations, near, left
         if step < _SINKHORN:
             for c in range(0, stride, 16):
                 get = load(b, c) - load(rho, c)
@@ -290,7 +295,8 @@ def newton(G: F32, N: int, K: int, mass: F32, ra: F32, best: I64, b: F32, excess
         if slope_here < -0.5 * slope:  # past the maximum: the secant says where it is
             length *= slope / (slope - slope_here)
         else:
-            if eliminations == 0 or error > _KEEP * before:
+            fresh = eliminations == 0 or error > _KEEP * before
+            if fresh:
                 for c in range(0, stride, 16):
                     store(ridge, c, load(b, c) * (_RIDGE * flow))
                 near = soft and eliminations == 0
@@ -307,9 +313,13 @@ def newton(G: F32, N: int, K: int, mass: F32, ra: F32, best: I64, b: F32, excess
             for c in range(0, stride, 16):
                 store(base, c, load(u, c))
             length = 1.0
+        longest = splat(0.0)
         for c in range(0, stride, 16):
-            store(u, c, load(base, c) * exp32(load(direction, c) * np.float32(length)))
-    return error, eliminations, near
+            moved = load(direction, c) * np.float32(length)
+            longest = larger(longest, select(load(b, c) > 0.0, size_of(moved), splat(0.0)))
+            store(u, c, load(base, c) * exp32(moved))
+        farthest = float(highest(longest))
+    return error, eliminations, near, left
 
 
 @jit_no_refcount

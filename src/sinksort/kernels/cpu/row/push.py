@@ -96,7 +96,8 @@ def push_rows(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, last: F32, 
         finite = carried_values(k, n, standard[0], standard[1])
         cells = cells_for(n, K, low, high, e) if m > 0 and finite else 0
         while True:
-            error, eliminated, near = solved(k, n, K, e, cells, low, high, of_int[1:], W)
+            error, eliminated, near, misplaced = solved(k, n, K, e, cells, low, high, of_int[1:], W)
+            error = max(error, misplaced / K)
             N = padded(n) if cells == 0 else cells + BEYOND
             if not error < np.inf:
                 answer[:] = 0.0

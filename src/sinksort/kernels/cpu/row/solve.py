@@ -104,8 +104,11 @@ _RIDGE = np.float32(1e-9)  #: to the ground, times b and what flows: across weak
 
 @jit_no_refcount
 def solved(k: Work, n: int, K: int, eps: float, cells: int, low: float, high: float, order: I32,
-           W: F32) -> tuple[float, bool, bool]:  # fmt: skip
-    """Solves the plan of a row whose places are known; returns its marginal error, whether W was needed, and near."""
+           W: F32) -> tuple[float, bool, bool, float]:  # fmt: skip
+    """Solves the plan of a row whose places are known.
+
+    Returns its marginal error, whether W was needed, near, and how much of a value may go to a wrong target.
+    """
     y, h, b64, t = k.k64[Y], k.k64[H], k.k64[B64], k.n64[T]
     lo, hi, ends, glo, ghi, best = k.k_int[LO], k.k_int[HI], k.k_int[ENDS], k.n_int[GLO], k.n_int[GHI], k.n_int[BEST]
     if cells == 0:
@@ -117,14 +120,14 @@ def solved(k: Work, n: int, K: int, eps: float, cells: int, low: float, high: fl
     gibbs(t, k.n64[R], best, N, y, h, K, lo, hi, k.in_cells, k.G)
     fine = N * math.sqrt(eps) >= _FINE * (high - low)
     excesses(k.n32[MASS], best, N, b64, K, k.k32[EXCESS], k.k64[SUMS])
-    error, eliminations, near = newton(
+    error, eliminations, near, left = newton(
         k.G, N, K, k.n32[MASS], k.n32[ROOT], best, k.k32[B], k.k32[EXCESS], lo, hi, glo, ghi, k.k_int[NEAR_LO],
         k.k_int[NEAR_HI], k.k_int[NEAR_ENDS], padded(K), fine, k.Q, W, ends, k.k32[INV], k.k32[U], k.n32[V],
         k.n32[WEIGHT], k.parts, k.k32[S], k.small,
     )  # fmt: skip
     if not max(abs(t[0]), abs(t[N - 1])) < _LARGEST_LOGIT or not error < np.inf:
-        return np.inf, False, False
-    return error, eliminations > 0, near
+        return np.inf, False, False, 0.0
+    return error, eliminations > 0, near, 0.25 * left
 
 
 @jit_no_refcount
@@ -168,7 +171,7 @@ def pull_rows(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F32, l
     state64, state_int = state32.view(np.float64), state32.view(np.int32)
     at32, at_int, _ = state_parts(n, K, whole)
     k = workspace(n, K)
-    xs, at, read, span = k.n32[XS], k.n64[AT], k.n32[READ], 1.0
+    xs, at, read, span, jump = k.n32[XS], k.n64[AT], k.n32[READ], 1.0, 1.0
     first_one = True
     for row in range(start, stop):
         doubles, singles, of_int = (
@@ -185,6 +188,7 @@ def pull_rows(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F32, l
         if first_one or steps[1] > 0:
             copied(phi[row * steps[1] :], k.k32[PHI, :K])
             span = abs(k.k32[PHI, K - 1] - k.k32[PHI, 0])
+            jump = largest_jump(k.k32[PHI], K)
         if first_one or steps[2] > 0:
             for j in range(lasts):
                 copied(last[row * steps[2] + (BEFORE_LASTS + j) * K :], k.last[j * stride : j * stride + K])
@@ -197,7 +201,8 @@ def pull_rows(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F32, l
         cells = cells_for(n, K, low, high, e)
         rule = 0.0
         while True:
-            error, eliminated, near = solved(k, n, K, e, cells, low, high, of_int[1:], W)
+            error, eliminated, near, misplaced = solved(k, n, K, e, cells, low, high, of_int[1:], W)
+            error = max(error, misplaced * jump)
             N = padded(n) if cells == 0 else cells + BEYOND
             complete(k.G, N, k.n_int[BEST])
             rule = pulled(k.G, N, k.k32[U], k.n32[V], k.k32[PHI], k.last, lasts,
@@ -218,6 +223,15 @@ def pull_rows(start: int, stop: int, x: F32, a: F32, y: F32, b: F32, phi: F32, l
         errors[row] = max(error, rule) if rule < np.inf else np.inf
         of_int[0] = cells
         save(k, K, standard, eliminated, near, lasts > 0, doubles, singles)
+
+
+@jit_no_refcount
+def largest_jump(phi: F32, K: int) -> float:
+    """The largest difference between the levels of neighbouring targets, as a share of all of them."""
+    most, low, high = np.float32(0.0), phi[0], phi[0]
+    for j in range(1, K):
+        most, low, high = max(most, abs(phi[j] - phi[j - 1])), min(low, phi[j]), max(high, phi[j])
+    return float(most / (high - low)) if high > low else 0.0
 
 
 @jit

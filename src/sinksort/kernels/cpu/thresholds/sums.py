@@ -37,6 +37,7 @@ _EXACT, _LARGEST_LOGIT = 1e-15, 1e9
 _TOLERANCE, _TOLERANCE_OF_FLOW, _FLOOR = 1e-6, 1e-5, 2e-7
 _MOST_STEPS, _LARGEST_STEP, _RIDGE = 60, 5.0, 1e-7
 _BUFFER = 64
+_LEAST_LOG = -60.0  #: of a weight: exponentials of differences of two are normal numbers
 
 
 class Row(NamedTuple):
@@ -145,19 +146,27 @@ def carry(xs: F32, aw: F32, n: int, mean: float, per_unit: float, weight: F32) -
 
 @jit
 def threshold_gibbs(k: Row, n: int, K: int, eps: float) -> None:
-    """The best target of each value, and G without the ones there; see ``row.newton.gibbs``."""
+    """The best target of each value, and G without the ones there; see ``row.newton.gibbs``.
+
+    The best target is where most of a value goes at first: that of the largest b_j G_ij. Where half of the values are
+    equal and a filler takes a thousandth of them, the filler is as close as its neighbour, and what it lacks would be
+    the difference of two halves.
+    """
     N, best, G, y, h = padded(n), k.n32[BEST], k.G, k.y, k.h
+    l0, l1, l2, l3 = (
+        splat64(_log_of(k.b[0])), splat64(_log_of(k.b[1])), splat64(_log_of(k.b[2])), splat64(_log_of(k.b[3])),
+    )  # fmt: skip
     for i in range(0, N, 16):
         t = load64(k.at, i) * (2.0 / eps)
-        m0, m1 = t * y[0] - h[0], t * y[1] - h[1]
-        higher = m1 >= m0
-        r, at_best = select(higher, m1, m0), select(higher, splat(1.0), splat(0.0))
-        m2, m3 = t * y[2] - h[2], splat64(-np.inf)
-        higher = m2 >= r
-        r, at_best = select(higher, m2, r), select(higher, splat(2.0), at_best)
+        m0, m1, m2, m3 = t * y[0] - h[0], t * y[1] - h[1], t * y[2] - h[2], splat64(-np.inf)
+        r, most, at_best = m0, m0 + l0, splat(0.0)
+        higher = m1 + l1 >= most
+        r, most, at_best = select(higher, m1, r), select(higher, m1 + l1, most), select(higher, splat(1.0), at_best)
+        higher = m2 + l2 >= most
+        r, most, at_best = select(higher, m2, r), select(higher, m2 + l2, most), select(higher, splat(2.0), at_best)
         if K > 3:
             m3 = t * y[3] - h[3]
-            higher = m3 >= r
+            higher = m3 + l3 >= most
             r, at_best = select(higher, m3, r), select(higher, splat(3.0), at_best)
         store(best, i, at_best)
         store(G, i, select(at_best == 0.0, splat(0.0), exp32(narrow(m0 - r))))
@@ -165,6 +174,12 @@ def threshold_gibbs(k: Row, n: int, K: int, eps: float) -> None:
         store(G, 2 * N + i, select(at_best == 2.0, splat(0.0), exp32(narrow(m2 - r))))
         if K > 3:
             store(G, 3 * N + i, select(at_best == 3.0, splat(0.0), exp32(narrow(m3 - r))))
+
+
+@jit
+def _log_of(b: float) -> float:
+    """log b, so far down for a target without weight that it is the best of no value."""
+    return max(math.log(b), _LEAST_LOG) if b > 0.0 else -np.inf
 
 
 @jit

@@ -8,24 +8,38 @@ compiled kernels launched directly, as Triton itself does in the end.
 
 There are two kinds of records. Of an ask that others are like (``Request.known``) only a few tensors change, and
 ``again`` needs no more than these; all others are part of the record. Of any other ask all tensors change.
+
+Before launches are made by way of Triton, their kernels are compiled side by side, and those of the backward pass with
+them if a gradient is wanted: a kernel takes seconds to compile, and Triton would begin the next one only then.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import os
+import threading
 from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import torch
 import triton
 from torch import Tensor
+from triton.runtime.jit import JITFunction
 
+from ...contract import to_come
 from .cache import kept_with_checksums
 
 try:
     from triton.knobs import runtime as _runtime
 except ImportError:  # Triton 3.3 has its hooks elsewhere
     _runtime = None
+
+try:
+    from triton.runtime._async_compile import AsyncCompileMode
+except ImportError:  # before Triton 3.5
+    AsyncCompileMode = None
 
 VERSION = tuple(int(part) for part in triton.__version__.split(".")[:2])  #: of Triton
 _DIRECT = VERSION >= (3, 3)  #: compiled kernels take values for their constants, and ignore them
@@ -133,6 +147,62 @@ class Recorder:
         if any(t is given for given in self._fixed):
             return None, t.data_ptr()
         raise AssertionError("a kernel was given a tensor that nobody told the recorder about")
+
+
+class Compilation(NamedTuple):
+    """A kernel that a launch needs."""
+
+    kernel: Any
+    programs: int
+    args: tuple[Any, ...]
+    options: dict[str, Any]  #: constants and options
+
+
+class Planner(Recorder):
+    """Makes no launches, but says which kernels they need. What it hands out as memory is one number, expanded."""
+
+    def __init__(self, given: Sequence[Tensor], results: Sequence[Tensor], planned: list[Compilation]) -> None:
+        super().__init__(given, results, (), None)
+        self._planned = planned
+
+    def empty(self, *shape: int, dtype: torch.dtype) -> Tensor:
+        return self._changing[0].new_empty((), dtype=dtype).expand(shape)
+
+    workspace = empty
+
+    def counters(self, count: int) -> Tensor:
+        return self.empty(count, dtype=torch.int32)
+
+    def _make(
+        self, kernel: Any, programs: int, args: tuple[Any, ...], constants: dict[str, Any], options: dict[str, Any]
+    ) -> None:
+        if isinstance(kernel, JITFunction):  # not in the interpreter
+            self._planned.append(
+                Compilation(kernel, programs, args, {**constants, **options, "enable_fp_fusion": True})
+            )
+
+
+class _Plans(threading.local):
+    """Where launches that are only planned say what they need, of a thread that plans some."""
+
+    planned: list[Compilation] | None = None
+
+
+_plans = _Plans()
+
+
+def compile_together(planned: Sequence[Compilation]) -> None:
+    """Compile kernels side by side. What fails here fails again at its launch, which says so."""
+    if AsyncCompileMode is None or len(planned) < 2:
+        return
+    with (
+        contextlib.suppress(Exception),
+        kept_with_checksums(),
+        ThreadPoolExecutor(min(len(planned), os.cpu_count() or 1)) as pool,
+        AsyncCompileMode(pool),
+    ):
+        for kernel, programs, args, options in planned:
+            kernel.warmup(*args, grid=(programs,), **options)
 
 
 def _one_after_the_other(tensors: list[Tensor]) -> tuple[list[tuple[Tensor, int]], int]:
@@ -257,20 +327,25 @@ def launches(
     make: Callable[[Recorder], None],
     known: dict[Any, Any] | None = None,
     changing: Sequence[Tensor] = (),
+    backward: Callable[[], Any] | None = None,
 ) -> None:
     """``make`` is called, or what it did the last time is done again.
 
     Its launches may depend on ``what``, of which the name comes first, and on the layout of the tensors that are given,
     as do the layouts of the results. They get these tensors, scratch from the recorder, whole numbers, and ``number``.
-    ``known``: of an ask that others are like, but for the tensors that are ``changing``; see ``again``.
+    ``known``: of an ask that others are like, but for the tensors that are ``changing``; see ``again``. ``backward``
+    plans the launches of the backward pass.
     """
     first = given[0]
+    if _plans.planned is not None:
+        return make(Planner(given, results, _plans.planned))
     if _elsewhere(first):
         with torch.cuda.device(first.get_device()):
-            return launches(what, given, results, number, make, known, changing)
+            return launches(what, given, results, number, make, known, changing, backward)
     if known is not None and len(set(map(id, changing))) == len(changing):  # one tensor in two places may be two then
         key = _layout(what[0], changing, [t.data_ptr() for t in changing])
         fixed = [t for t in given if all(t is not other for other in changing)]
+        _compile(make, given, results, backward)
         return _recorded(make, Recorder(changing, results, fixed, None), known, key, _MOST_KNOWN)
     same = [id(t) for t in given]
     key = (
@@ -280,7 +355,26 @@ def launches(
     record = _records.get(key)
     if record is not None:
         return record.play(first, [t.data_ptr() for t in (*given, *results)], number)
+    _compile(make, given, results, backward)
     return _recorded(make, Recorder(given, results, (), number), _records, key, _MOST)
+
+
+def _compile(
+    make: Callable[[Recorder], None],
+    given: Sequence[Tensor],
+    results: Sequence[Tensor],
+    backward: Callable[[], Any] | None,
+) -> None:
+    """Compile what launches need, and those of the backward pass if there will be one."""
+    planned: list[Compilation] = []
+    make(Planner(given, results, planned))
+    if backward is not None and to_come.gradient and planned:
+        _plans.planned = planned
+        try:
+            backward()
+        finally:
+            _plans.planned = None
+    compile_together(planned)
 
 
 def _recorded(

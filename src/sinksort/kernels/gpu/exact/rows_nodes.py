@@ -59,6 +59,14 @@ def keep_slot(own: tl.tensor, which: tl.tensor, j: tl.tensor, value: tl.tensor, 
 
 
 @triton.jit
+def kept_potentials(own: tl.tensor, room: tl.tensor, j: tl.tensor, KP: tl.constexpr) -> Any:
+    """Places and potentials of slots, each in two parts; slots without a target are sent out of reach."""
+    yh, yl = halves(tl.load(room + 2 * KP + j))
+    has = slot_of(own, WEIGHT, j, KP) > 0
+    return yh, yl, slot_of(own, HIGH, j, KP), tl.where(has, slot_of(own, LOW, j, KP), NOWHERE)
+
+
+@triton.jit
 def sizes_of(panel: tl.tensor, there: tl.tensor, m: tl.tensor) -> Any:
     """First targets of panels, how many, and where in the table of rules theirs is."""
     level, index = panel >> 16, panel & 65535
@@ -197,7 +205,7 @@ def keep_potentials_of_grid(
     tl.debug_barrier()
 
 
-@triton.jit
+@triton.jit(noinline=True)
 def place_row(
     x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, row: tl.tensor, n: tl.tensor, origin: tl.tensor,
     unit: tl.tensor, places: tl.tensor, SQUASH: tl.constexpr,
@@ -213,7 +221,7 @@ def place_row(
     tl.debug_barrier()
 
 
-@triton.jit
+@triton.jit(noinline=True)
 def gather_nodes(
     table: tl.tensor, masses: tl.tensor, places: tl.tensor, n: tl.tensor, span: tl.tensor, nodes: tl.tensor,
     SQUASH: tl.constexpr, CELLS: tl.constexpr, UP: tl.constexpr,

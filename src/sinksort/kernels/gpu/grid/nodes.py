@@ -56,6 +56,23 @@ def add_up(
     tl.debug_barrier()
 
 
+@triton.jit(noinline=True)
+def add_up_moments(
+    moments: tl.tensor, chunks: tl.tensor, skip: tl.tensor, to_nodes: tl.tensor, room: tl.tensor, out: tl.tensor,
+    UP: tl.constexpr, SHARES: tl.constexpr = True,
+) -> None:  # fmt: skip
+    """``add_up`` for sums of powers of places."""
+    add_up(moments, chunks, skip, from_moments(to_nodes), room, out, UP, SHARES)
+
+
+@triton.jit(noinline=True)
+def add_up_counts(
+    counts: tl.tensor, chunks: tl.tensor, skip: tl.tensor, room: tl.tensor, out: tl.tensor, UP: tl.constexpr
+) -> None:
+    """``add_up`` for numbers of values in cells."""
+    add_up(counts, chunks, skip, from_counts(), room, out, UP, False)
+
+
 @triton.jit
 def from_moments(to_nodes: tl.tensor) -> Any:
     """M of ``grid.spread``."""

@@ -34,11 +34,10 @@ from ..engine.tiles import (
 )
 from .nodes import (
     AHEAD,
-    add_up,
+    add_up_counts,
+    add_up_moments,
     at_node,
     coarse,
-    from_counts,
-    from_moments,
     occupied,
     rough,
     steps_to_coarse_node,
@@ -94,37 +93,20 @@ def solve(
     room = scratch + row64 * scratch_row
     moments += row64 * moments_row
     skip = UP * (2 if WEIGHTED else 1)
-    add_up(moments, chunks, skip, from_moments(to_nodes), room, mine, UP, True)
+    add_up_moments(moments, chunks, skip, to_nodes, room, mine, UP)
     present = mine
     if WEIGHTED:
         present = room + UP
-        add_up(moments + UP, chunks, skip, from_counts(), room, present, UP, False)
+        add_up_counts(moments + UP, chunks, skip, room, present, UP)
     y += row64 * y_row
     b += row64 * b_row
     phi += row64 * phi_row
     last += row64 * last_row
 
-    # Masses at the coarse nodes, and a staircase of them: where targets j and j + 1 are as good as each other,
-    # U_{j+1} - U_j = x (y_{j+1} - y_j).
-    node = tl.arange(0, CP)
-    density = rough(mine, NODES, CP)
-    tl.store(room + node, coarse(mine, NODES, CP))
-    tl.store(room + CP + node, tl.cumsum(density * (1.0 / tl.sum(density)), 0))
-    tl.debug_barrier()
+    start_row(y, b, mine, room, table, chunks, K, KP, CELLS, UP, KB, X, V, VT)
     j, i, it = both_indices(chunks, KA, V, VT, X, KB)
-    below, reached = tl.load(room + CP - 1 + i, mask=i > 0, other=0.0), tl.load(room + CP + i)
-    below_t, reached_t = tl.load(room + CP - 1 + it), tl.load(room + CP + it)
     middle, per_scale, y_scale = scale_of(y, K)
-    _target, gap, share = places_of_targets(y, b, j, middle, per_scale, K)
     s, inverse_s = slope_of(step, y_scale, eps, eps_rows, row, EPS_ROWS)
-    level = running(share)
-    part = (level - below) * inverse_of(tl.maximum(reached - below, 1e-12))
-    part_t = (level - below_t) * inverse_of(tl.maximum(reached_t - below_t, 1e-12))
-    passed = over_nodes(tl.minimum(tl.maximum(part, 0.0), 1.0), tl.minimum(tl.maximum(part_t, 0.0), 1.0), KA, X, KB)
-    rise = (2.0 * (passed - 0.5 - AHEAD) - 3.0 - CELLS // 2) * gap
-    Uh, Ul = split(running(rise) - rise)
-    tl.store(table + HEAD + j, Uh)
-    tl.store(table + HEAD + KP + j, Ul)
 
     off, off_rule = tl.full((), 1.0, tl.float32), tl.full((), 1.0, tl.float32)
     done = 0
@@ -199,26 +181,90 @@ def solve(
         tl.debug_barrier()
         tl.store(table + HEAD + j, Uh + high)
         tl.store(table + HEAD + KP + j, Ul + low)
-        tl.debug_barrier()
-        jf, qf = indices(chunks, KP // KF, 1, XF, KF)
-        target_f, _gap, share_f, yh_f, yl_f, Uh_f, Ul_f = with_potentials(y, b, table, jf, middle, per_scale, K, KP)
-        levels = tl.load(phi + jf, mask=jf < K, other=0.0).to(tl.float32)
-        sums = share_f * 0.0
-        for first in range(0, NODES, XF):
-            at = first + qf
-            pf = conditional(steps_to_node(at, CELLS), yh_f, yl_f, Uh_f, Ul_f, share_f, s, 1, XF, KF)
-            sums += pf * at_node(mine, at, NODES)
-            value, both = mean_and_covariance(pf, levels, target_f, 1, XF, KF)
-            tl.store(ranks + at, value)
-            tl.store(ranks + UP + at, both * y_scale.to(tl.float32))
-        sums = over_values(sums, KP // KF, XF, KF)
-        off = scalar(over_targets(tl.abs(share_f - sums), 1, XF, KF))
-        tl.store(room + CP + jf, sums)
+        off = tabulate(y, b, phi, mine, room, table, chunks, s, K, KP, CELLS, UP, KF, XF)
         rounds += 1
         again = (off > _ENOUGH) & (rounds < _MOST_ROUNDS) & (done < _STEPS)
 
-    # What the grid gets wrong where there are values.
+    off_grid = error_of_grid(phi, present, ranks, chunks, K, KP, CELLS, UP, KB, X, V)
+    estimate = tl.maximum(tl.maximum(4.0 * off_rule, off_grid), 2.0 * off)
+    mean = tl.load(table + MIDDLE)
+    tl.store(error + row, tl.where(mean == mean, estimate, 0.0))  # rows that hold NaN have no error
+    tl.store(table + ROUNDS, rounds.to(tl.float32))
+    tl.store(table + REJECTED, 0.0)
+    tl.store(table + TICKET, 0.0)
+    if READ:  # all tables have been there since the last barrier; now nobody needs scratch
+        read_row(x, x_row, x_step, row, n, table, out, KP, CELLS, SQUASH, READ)
+
+
+@triton.jit(noinline=True)
+def start_row(
+    y: tl.tensor, b: tl.tensor, masses: tl.tensor, room: tl.tensor, table: tl.tensor, one: tl.tensor,
+    K: tl.constexpr, KP: tl.constexpr, CELLS: tl.constexpr, UP: tl.constexpr, KB: tl.constexpr, X: tl.constexpr,
+    V: tl.constexpr, VT: tl.constexpr,
+) -> None:  # fmt: skip
+    """Masses at the coarse nodes, in ``room``, and the potentials of a staircase of them, in the state.
+
+    Where targets j and j + 1 are as good as each other, U_{j+1} - U_j = x (y_{j+1} - y_j).
+    """
+    NODES: tl.constexpr = CELLS + 7
+    CP: tl.constexpr = UP // 2
+    KA: tl.constexpr = KP // KB
+    node = tl.arange(0, CP)
+    density = rough(masses, NODES, CP)
+    tl.store(room + node, coarse(masses, NODES, CP))
+    tl.store(room + CP + node, tl.cumsum(density * (1.0 / tl.sum(density)), 0))
     tl.debug_barrier()
+    j, i, it = both_indices(one, KA, V, VT, X, KB)
+    below, reached = tl.load(room + CP - 1 + i, mask=i > 0, other=0.0), tl.load(room + CP + i)
+    below_t, reached_t = tl.load(room + CP - 1 + it), tl.load(room + CP + it)
+    middle, per_scale, _y_scale = scale_of(y, K)
+    _target, gap, share = places_of_targets(y, b, j, middle, per_scale, K)
+    level = running(share)
+    part = (level - below) * inverse_of(tl.maximum(reached - below, 1e-12))
+    part_t = (level - below_t) * inverse_of(tl.maximum(reached_t - below_t, 1e-12))
+    passed = over_nodes(tl.minimum(tl.maximum(part, 0.0), 1.0), tl.minimum(tl.maximum(part_t, 0.0), 1.0), KA, X, KB)
+    rise = (2.0 * (passed - 0.5 - AHEAD) - 3.0 - CELLS // 2) * gap
+    Uh, Ul = split(running(rise) - rise)
+    tl.store(table + HEAD + j, Uh)
+    tl.store(table + HEAD + KP + j, Ul)
+
+
+@triton.jit(noinline=True)
+def tabulate(
+    y: tl.tensor, b: tl.tensor, phi: tl.tensor, masses: tl.tensor, room: tl.tensor, table: tl.tensor, one: tl.tensor,
+    s: tl.tensor,
+    K: tl.constexpr, KP: tl.constexpr, CELLS: tl.constexpr, UP: tl.constexpr, KF: tl.constexpr, XF: tl.constexpr,
+) -> Any:  # fmt: skip
+    """Tables at all nodes, and column sums, which are left in ``room``: returns how far these are from the weights."""
+    NODES: tl.constexpr = CELLS + 7
+    ranks = table + HEAD + 2 * KP
+    middle, per_scale, y_scale = scale_of(y, K)
+    tl.debug_barrier()
+    j, q = indices(one, KP // KF, 1, XF, KF)
+    target, _gap, share, yh, yl, Uh, Ul = with_potentials(y, b, table, j, middle, per_scale, K, KP)
+    levels = tl.load(phi + j, mask=j < K, other=0.0).to(tl.float32)
+    sums = share * 0.0
+    for first in range(0, NODES, XF):
+        at = first + q
+        p = conditional(steps_to_node(at, CELLS), yh, yl, Uh, Ul, share, s, 1, XF, KF)
+        sums += p * at_node(masses, at, NODES)
+        value, both = mean_and_covariance(p, levels, target, 1, XF, KF)
+        tl.store(ranks + at, value)
+        tl.store(ranks + UP + at, both * y_scale.to(tl.float32))
+    sums = over_values(sums, KP // KF, XF, KF)
+    tl.store(room + UP // 2 + j, sums)
+    return scalar(over_targets(tl.abs(share - sums), 1, XF, KF))
+
+
+@triton.jit(noinline=True)
+def error_of_grid(
+    phi: tl.tensor, present: tl.tensor, ranks: tl.tensor, one: tl.tensor,
+    K: tl.constexpr, KP: tl.constexpr, CELLS: tl.constexpr, UP: tl.constexpr, KB: tl.constexpr, X: tl.constexpr,
+    V: tl.constexpr,
+) -> Any:  # fmt: skip
+    """What the grid gets wrong where there are values."""
+    tl.debug_barrier()
+    j, _i = indices(one, KP // KB, V, X, KB)
     heights = tl.load(phi + j, mask=j < K, other=0.0).to(tl.float32)
     level_range = scalar(
         most_over_targets(tl.where(j < K, heights, -float("inf")), 1, X, KB)
@@ -230,19 +276,19 @@ def solve(
     any_value |= tl.load(present + cell + 4, mask=inside, other=0.0) != 0.0
     any_value |= tl.load(present + cell + 5, mask=inside, other=0.0) != 0.0
     off_grid = tl.max(tl.where(any_value, tl.abs(difference(ranks, cell, CELLS - 1)), 0.0)) / level_range
-    off_grid *= 3.0 * 105.0 * 105.0 / (256.0 * 40320.0)
-    estimate = tl.maximum(tl.maximum(4.0 * off_rule, off_grid), 2.0 * off)
-    mean = tl.load(table + MIDDLE)
-    tl.store(error + row, tl.where(mean == mean, estimate, 0.0))  # rows that hold NaN have no error
-    tl.store(table + ROUNDS, rounds.to(tl.float32))
-    tl.store(table + REJECTED, 0.0)
-    tl.store(table + TICKET, 0.0)
-    if READ:  # all tables have been there since the last barrier; now nobody needs scratch
-        tl.debug_barrier()
-        for first in range(0, n, READ):
-            read_values(
-                x, x_row, x_step, row, tl.arange(0, READ).to(tl.int64) + first, n, table, out, KP, CELLS, SQUASH
-            )
+    return off_grid * (3.0 * 105.0 * 105.0 / (256.0 * 40320.0))
+
+
+@triton.jit(noinline=True)
+def read_row(
+    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, row: tl.tensor, n: tl.tensor, table: tl.tensor, out: tl.tensor,
+    KP: tl.constexpr, CELLS: tl.constexpr, SQUASH: tl.constexpr, READ: tl.constexpr,
+) -> None:  # fmt: skip
+    """The answers of all values, READ at a time, from the tables."""
+    tl.debug_barrier()
+    for first in range(0, n, READ):
+        at = tl.arange(0, READ).to(tl.int64) + first
+        read_values(x, x_row, x_step, row, at, n, table, out, KP, CELLS, SQUASH)
 
 
 @triton.jit

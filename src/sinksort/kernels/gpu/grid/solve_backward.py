@@ -8,7 +8,7 @@ import triton.language as tl
 from ..engine.newton import BRIDGE, begin, go_on
 from ..engine.tables import HEAD, REJECTED, ROUNDS, STEP, chunk_sums_back, slope_back, table_of, write_back
 from ..engine.tiles import indices, most_over_targets, over_targets, over_values, scalar
-from .nodes import add_up, at_node, coarse, from_moments, refined, steps_to_coarse_node, steps_to_node
+from .nodes import add_up_moments, at_node, coarse, refined, steps_to_coarse_node, steps_to_node
 from .plan import (
     both_indices,
     conditional,
@@ -51,10 +51,8 @@ def solve_backward(
     """
     row = tl.program_id(0)
     row64 = row.to(tl.int64)
-    NODES: tl.constexpr = CELLS + 7
     CP: tl.constexpr = UP // 2
     KA: tl.constexpr = KP // KB
-    KAF: tl.constexpr = KP // KF
     table = table_of(state, row, size, before)
     if READ:
         if tl.load(table + REJECTED) > 0:  # ``exact.rows`` left other things there, and what is needed of this row
@@ -63,14 +61,11 @@ def solve_backward(
     step = tl.load(table + STEP)
     room = scratch + row64 * scratch_row
     mine = room + UP
-    add_up(moments + row64 * moments_row, chunks, UP, from_moments(to_nodes), room, mine, UP, False)
+    add_up_moments(moments + row64 * moments_row, chunks, UP, to_nodes, room, mine, UP, False)
     y += row64 * y_row
     b += row64 * b_row
     phi += row64 * phi_row
-    node = tl.arange(0, CP)
-    tl.store(room + node, coarse(of_row, NODES, CP))
-    tl.store(room + CP + node, coarse(mine, NODES, CP))
-    tl.debug_barrier()
+    to_coarse_nodes(of_row, mine, room, CELLS, UP)
     j, i, it = both_indices(chunks, KA, V, VT, X, KB)
     m, mt = tl.load(room + i), tl.load(room + it)
     brought, brought_t = tl.load(room + CP + i), tl.load(room + CP + it)  # by cotangents
@@ -113,58 +108,111 @@ def solve_backward(
             tl.debug_barrier()
             tl.store(room + j, multiplier * largest)
             tl.debug_barrier()
-            jr, qr = indices(chunks, KAF, 1, XF, KF)
-            _target, _gap, share_r, yh_r, yl_r, Uh_r, Ul_r = with_potentials(y, b, table, jr, middle, per_scale, K, KP)
-            levels_r = tl.load(phi + jr, mask=jr < K, other=0.0).to(tl.float32)
-            multiplier_r = tl.load(room + jr)
-            missing = share_r * 0.0
-            for first in range(0, NODES, XF):
-                at = first + qr
-                pr = conditional(steps_to_node(at, CELLS), yh_r, yl_r, Uh_r, Ul_r, share_r, s, 1, XF, KF)
-                pull = at_node(mine, at, NODES) * (levels_r - over_targets(pr * levels_r, 1, XF, KF))
-                mass = at_node(of_row, at, NODES)
-                missing += pr * (pull - mass * (multiplier_r - over_targets(pr * multiplier_r, 1, XF, KF)))
-            missing = over_values(missing, KAF, XF, KF)
-            tl.store(room + KP + jr, missing)
-            tl.debug_barrier()
+            ask_again(y, b, phi, table, mine, of_row, room, chunks, s, K, KP, CELLS, KF, XF)
             rest = tl.load(room + KP + j) / largest
 
     tl.debug_barrier()
     if rough_row:
         tl.store(room + j, multiplier * largest)
         tl.debug_barrier()
-        jf, qf = indices(chunks, KAF, 1, XF, KF)
-        target_f, _gap_f, share_f, yh_f, yl_f, Uh_f, Ul_f = with_potentials(y, b, table, jf, middle, per_scale, K, KP)
-        multiplier_f = tl.load(room + jf)
-        tl.debug_barrier()
-        for first in range(0, NODES, XF):
-            at_f = first + qf
-            pf = conditional(steps_to_node(at_f, CELLS), yh_f, yl_f, Uh_f, Ul_f, share_f, s, 1, XF, KF)
-            _mean_f, both_f = mean_and_covariance(pf, multiplier_f, target_f, 1, XF, KF)
-            tl.store(room + at_f, both_f * y_scale.to(tl.float32))
+        tabulate_back(y, b, table, room, chunks, s, K, KP, CELLS, KF, XF)
     else:  # at the coarse nodes, and in between by interpolation: as good as the system that was solved
         _mean, both = mean_and_covariance(p, multiplier, target, V, X, KB)
         _mean_t, both_t = mean_and_covariance(pt, multiplier, target, VT, X, KB)
         factor = largest * y_scale.to(tl.float32)
         tl.store(mine + i, both * factor)  # nobody needs the masses any more
         tl.store(mine + it, both_t * factor)
-        tl.debug_barrier()
-        at_all = tl.arange(0, UP)
-        tl.store(room + at_all, refined(mine, at_all, NODES))
+        refine(mine, room, CELLS, UP)
     tl.debug_barrier()
     tl.store(mine, 0.0)  # of no use any more: a counter for the programs of ``exact.pieces``
     if READ:
         slope = slope_back(eps, eps_rows, row, EPS_ROWS)
-        total, tilted = tl.full((), 0.0, tl.float64), tl.full((), 0.0, tl.float64)
-        if SQUASH != 0:
-            total, tilted = chunk_sums_back(
-                x, x_row, x_step, a, a_row, a_step, w, w_row, w_step, row, row * 0, tl.cdiv(n, READ), n, table, room,
-                slope, KP, CELLS, UP, SQUASH, WEIGHTED, READ,
-            )  # fmt: skip
-        blocks = tl.cdiv(n, READ)
-        for block in range(blocks):
-            at = tl.arange(0, READ).to(tl.int64) + (blocks - 1 - block) * READ
-            write_back(
-                x, x_row, x_step, a, a_row, a_step, w, w_row, w_step, row, at, n, table, room, slope, total, tilted,
-                out, KP, CELLS, UP, SQUASH, WEIGHTED,
-            )  # fmt: skip
+        write_row(
+            x, x_row, x_step, a, a_row, a_step, w, w_row, w_step, row, n, table, room, slope, out,
+            KP, CELLS, UP, SQUASH, WEIGHTED, READ,
+        )  # fmt: skip
+
+
+@triton.jit(noinline=True)
+def to_coarse_nodes(of_row: tl.tensor, mine: tl.tensor, room: tl.tensor, CELLS: tl.constexpr, UP: tl.constexpr) -> None:
+    """The masses of values, and those of cotangents behind them, at the coarse nodes: left in ``room``."""
+    CP: tl.constexpr = UP // 2
+    node = tl.arange(0, CP)
+    tl.store(room + node, coarse(of_row, CELLS + 7, CP))
+    tl.store(room + CP + node, coarse(mine, CELLS + 7, CP))
+    tl.debug_barrier()
+
+
+@triton.jit(noinline=True)
+def ask_again(
+    y: tl.tensor, b: tl.tensor, phi: tl.tensor, table: tl.tensor, mine: tl.tensor, of_row: tl.tensor, room: tl.tensor,
+    one: tl.tensor, s: tl.tensor,
+    K: tl.constexpr, KP: tl.constexpr, CELLS: tl.constexpr, KF: tl.constexpr, XF: tl.constexpr,
+) -> None:  # fmt: skip
+    """What all nodes say is missing, of the multipliers in ``room``; it is left behind these."""
+    NODES: tl.constexpr = CELLS + 7
+    middle, per_scale, _y_scale = scale_of(y, K)
+    j, q = indices(one, KP // KF, 1, XF, KF)
+    _target, _gap, share, yh, yl, Uh, Ul = with_potentials(y, b, table, j, middle, per_scale, K, KP)
+    levels = tl.load(phi + j, mask=j < K, other=0.0).to(tl.float32)
+    multiplier = tl.load(room + j)
+    missing = share * 0.0
+    for first in range(0, NODES, XF):
+        at = first + q
+        p = conditional(steps_to_node(at, CELLS), yh, yl, Uh, Ul, share, s, 1, XF, KF)
+        pull = at_node(mine, at, NODES) * (levels - over_targets(p * levels, 1, XF, KF))
+        mass = at_node(of_row, at, NODES)
+        missing += p * (pull - mass * (multiplier - over_targets(p * multiplier, 1, XF, KF)))
+    tl.store(room + KP + j, over_values(missing, KP // KF, XF, KF))
+    tl.debug_barrier()
+
+
+@triton.jit(noinline=True)
+def tabulate_back(
+    y: tl.tensor, b: tl.tensor, table: tl.tensor, room: tl.tensor, one: tl.tensor, s: tl.tensor,
+    K: tl.constexpr, KP: tl.constexpr, CELLS: tl.constexpr, KF: tl.constexpr, XF: tl.constexpr,
+) -> None:  # fmt: skip
+    """The table of the multipliers in ``room``, at all nodes; it takes their place."""
+    NODES: tl.constexpr = CELLS + 7
+    middle, per_scale, y_scale = scale_of(y, K)
+    j, q = indices(one, KP // KF, 1, XF, KF)
+    target, _gap, share, yh, yl, Uh, Ul = with_potentials(y, b, table, j, middle, per_scale, K, KP)
+    multiplier = tl.load(room + j)
+    tl.debug_barrier()
+    for first in range(0, NODES, XF):
+        at = first + q
+        p = conditional(steps_to_node(at, CELLS), yh, yl, Uh, Ul, share, s, 1, XF, KF)
+        _mean, both = mean_and_covariance(p, multiplier, target, 1, XF, KF)
+        tl.store(room + at, both * y_scale.to(tl.float32))
+
+
+@triton.jit(noinline=True)
+def refine(mine: tl.tensor, room: tl.tensor, CELLS: tl.constexpr, UP: tl.constexpr) -> None:
+    """The table at all nodes, from that at the coarse ones."""
+    tl.debug_barrier()
+    at = tl.arange(0, UP)
+    tl.store(room + at, refined(mine, at, CELLS + 7))
+
+
+@triton.jit(noinline=True)
+def write_row(
+    x: tl.tensor, x_row: tl.tensor, x_step: tl.tensor, a: tl.tensor, a_row: tl.tensor, a_step: tl.tensor, w: tl.tensor,
+    w_row: tl.tensor, w_step: tl.tensor, row: tl.tensor, n: tl.tensor, table: tl.tensor, room: tl.tensor,
+    slope: tl.tensor, out: tl.tensor,
+    KP: tl.constexpr, CELLS: tl.constexpr, UP: tl.constexpr, SQUASH: tl.constexpr, WEIGHTED: tl.constexpr,
+    READ: tl.constexpr,
+) -> None:  # fmt: skip
+    """The cotangent of x, of READ values at a time, from the table."""
+    total, tilted = tl.full((), 0.0, tl.float64), tl.full((), 0.0, tl.float64)
+    if SQUASH != 0:
+        total, tilted = chunk_sums_back(
+            x, x_row, x_step, a, a_row, a_step, w, w_row, w_step, row, row * 0, tl.cdiv(n, READ), n, table, room,
+            slope, KP, CELLS, UP, SQUASH, WEIGHTED, READ,
+        )  # fmt: skip
+    blocks = tl.cdiv(n, READ)
+    for block in range(blocks):
+        at = tl.arange(0, READ).to(tl.int64) + (blocks - 1 - block) * READ
+        write_back(
+            x, x_row, x_step, a, a_row, a_step, w, w_row, w_step, row, at, n, table, room, slope, total, tilted,
+            out, KP, CELLS, UP, SQUASH, WEIGHTED,
+        )  # fmt: skip
