@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import inspect
 from collections.abc import Callable
@@ -64,16 +63,9 @@ READS: dict[str, Read] = {
     "average_precision_loss": _read(
         losses.average_precision_loss, "soft_topk_mask", scores="x", relevance="relevance", k="none"
     ),
-    "topk_loss": _read(
-        functools.partial(losses.topk_loss, J="relu"), "soft_rank", logits="x", labels="labels", k="two"
-    ),
+    "topk_loss": _read(losses.topk_loss, "soft_rank", logits="x", labels="labels", k="two"),
     "trimmed_loss": _read(losses.trimmed_loss, "soft_quantile", losses="x", low="low", high="high"),
-    "permutation_cross_entropy": _read(
-        functools.partial(losses.permutation_cross_entropy, objective="nll"),
-        "soft_topk_mask",
-        scores="x",
-        ranks="order",
-    ),
+    "permutation_cross_entropy": _read(losses.permutation_cross_entropy, "soft_topk_mask", scores="x", ranks="order"),
     "soft_conformal_quantile": _read(losses.soft_conformal_quantile, "soft_quantile", scores="x", alpha="alpha"),
 }
 
@@ -179,7 +171,7 @@ def options(posed: ReadOut) -> Given:
         "squash": softsign if case.squash == "softsign" else case.squash,
         "solver": sinksort.Newton(), "backend": case.backend,
         "reduction": "none", "pair_weights": "equal", "margin": 1.0, "gain": "linear", "J": "relu", "rescale": False,
-        "positives": "all",
+        "positives": "all", "objective": "nll", "log": False,
     }  # fmt: skip
     data = {name: given[what] for name, what in read.data.items()}
     wanted = [name for name in inspect.signature(read.function).parameters if name not in data]
