@@ -14,6 +14,7 @@ Done = Mapping[tuple[str, str, float, int], Outcome]
 Times = Mapping[tuple[str, str], list[float]]
 
 MARGIN, LEVEL = 0.01, 0.05
+FEWEST = 5  #: seeds from which a task has a verdict
 KINDS = {"ours": "**ours, by default**", "option": "ours", "scale": "ours", "peer": "peer", "usual": "usual"}
 HEAD = """# Training with ours and with everybody else's losses
 
@@ -107,7 +108,8 @@ def _section(task: Task, rows: dict[Method, dict[float, list[Outcome]]], times: 
             f"| {method.name} ({method.default:g}) | {KINDS[method.kind]} | {_spread(_default(method, outcomes))} | "
             f"{_spread(_tuned(outcomes))} | {against} | {'' if ms is None else f'{np.median(ms):.2g}'} |"
         )
-    verdict = "no method is ahead of our default" if not better else "ahead of our default: " + ", ".join(better)
+    none = "no method is ahead of our default" if count >= FEWEST else "too few seeds to say who is ahead"
+    verdict = none if not better else "ahead of our default: " + ", ".join(better)
     return "\n".join(lines) + "\n", f"* {task.name} ({count} seeds): {verdict}."
 
 

@@ -69,10 +69,10 @@ def test_the_page_by_hand(bench, trials, benchmark_named):
     task = trials.Task("task", "data", "metric", lambda _: None, lambda: None, lambda *_: 0.0, methods)
     outcome = trials.Outcome
     done = {}
-    for seed in range(4):
+    for seed in range(6):
         here = 0.5 + 0.01 * seed
         done["task", "mine", 1.0, seed] = outcome(0.0, here, 1.0)
-        done["task", "theirs", 1.0, seed] = outcome(0.9 if seed == 3 else 0.1, here - 0.2, 1.0)
+        done["task", "theirs", 1.0, seed] = outcome(0.9 if seed == 5 else 0.1, here - 0.2, 1.0)
         done["task", "theirs", 2.0, seed] = outcome(0.5, here + 0.1 + 0.001 * (seed % 2), 1.0)
         done["task", "level", 1.0, seed] = outcome(0.0, here + 0.001 * (-1) ** seed, 1.0)
     done["task", "half", 1.0, 0] = outcome(0.0, 0.9, 1.0)
@@ -81,17 +81,26 @@ def test_the_page_by_hand(bench, trials, benchmark_named):
     del done["task", "half", 1.0, 0]
     rows = page._rows(task, done)
     by_name = {m.name: o for m, o in rows.items()}
-    np.testing.assert_allclose(page._tuned(by_name["theirs"]), [0.6, 0.611, 0.62, 0.33])
+    np.testing.assert_allclose(page._tuned(by_name["theirs"]), [0.6, 0.611, 0.62, 0.631, 0.64, 0.35])
     text, raw = page.page([task], done, {("task", "mine"): [1.0, 3.0, 2.0]}, {"python": "3"})
-    assert "| mine (1) | **ours, by default** | 0.515 ± 0.013 | 0.515 ± 0.013 |  | 2 |" in text
-    assert "* task (4 seeds): no method is ahead of our default." in text
+    assert "| mine (1) | **ours, by default** | 0.525 ± 0.019 | 0.525 ± 0.019 |  | 2 |" in text
+    assert "* task (6 seeds): no method is ahead of our default." in text
     assert raw["tasks"][0]["methods"][1]["outcomes"]["2"][0] == [0.5, 0.6]
-    for seed in range(4):
+    for seed in range(6):
         done["task", "theirs", 1.0, seed] = outcome(0.1, 0.0, 1.0)
     text, _ = page.page([task], done, {}, {"python": "3"})
-    assert "* task (4 seeds): ahead of our default: theirs." in text
+    assert "* task (6 seeds): ahead of our default: theirs." in text
 
 
 def test_holm_by_hand(trials, benchmark_named):
     page = benchmark_named("trials.page")
     assert page._holm({"a": 0.01, "b": 0.04, "c": 0.03}) == pytest.approx({"a": 0.03, "c": 0.06, "b": 0.06})
+
+
+def test_a_few_seeds_have_no_verdict(trials, benchmark_named):
+    page = benchmark_named("trials.page")
+    methods = tuple(trials.Method(name, kind, lambda _: None) for name, kind in (("mine", "ours"), ("its", "peer")))
+    task = trials.Task("task", "data", "metric", lambda _: None, lambda: None, lambda *_: 0.0, methods)
+    done = {("task", m.name, 1.0, seed): trials.Outcome(0.0, 0.5, 1.0) for m in methods for seed in range(3)}
+    text, _ = page.page([task], done, {}, {})
+    assert "* task (3 seeds): too few seeds to say who is ahead." in text

@@ -13,8 +13,9 @@ All of them take the same options:
 ``eps``             entropy: towards 0 a hard sort without useful gradients, towards infinity all values alike;
                     a number, or a tensor (one for all, or one a row) that may be learned
 ``cost``            h in the cost h(y_j - x_i): p >= 1 for abs(u)^p, ``Huber(delta)``, or a convex callable
-``squash``          how x comes to [0, 1]: standardised and then ``"sigmoid"`` or ``"arctan"``; None when it is there
-                    already; or an increasing callable that is given x itself (its rows last) instead of all this
+``squash``          how x comes to [0, 1]: standardised and then ``"sigmoid"`` or ``"arctan"``; ``"robust"``,
+                    standardised by median and median absolute deviation; None when it is there already; or an
+                    increasing callable that is given x itself (its rows last) instead of all this
 ``solver``          ``Newton()`` or ``Sinkhorn(...)``
 ``backend``         who computes: ``"auto"`` (fused kernels where they can, see ``last_backend``), or by name, to be
                     told when it cannot: ``"torch"`` (the reference), ``"triton"`` (CUDA), ``"numba"`` (CPU)
