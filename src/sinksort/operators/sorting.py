@@ -15,7 +15,7 @@ from ..core.costs import Cost
 from ..core.modes import whole
 from ..core.options import explained
 from ..core.plan import Plan
-from ..core.problem import as_rows, of_number, pose
+from ..core.problem import Problem, as_rows, existing, like_rows, of_number, pose
 from ..core.solvers import Newton, Solver
 from ..core.squash import Squash
 from ..kernels import padding, payloads, requests
@@ -23,6 +23,7 @@ from ..kernels.compiled_plan import compiled_plan
 from ..kernels.reference import log_shares as log_shares_of
 from ..linear.choose import columns_for, dense_plan, plan_for, ranks_for, smooth_plan
 from ..linear.smooth import SmoothPlan
+from .robust import is_robust, robust_by_map, robust_by_places
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -58,6 +59,7 @@ of_numbers_too = functools.partial(full_precision, numbers=True)
 
 @explained
 @full_precision
+@robust_by_map
 def transport(
     x: Tensor,
     dim: int = -1,
@@ -104,6 +106,7 @@ def transport(
 
 @explained
 @full_precision
+@functools.partial(robust_by_map, padded=False)
 def smooth_transport(
     x: Tensor,
     dim: int = -1,
@@ -154,6 +157,7 @@ def smooth_transport(
 
 @explained
 @of_numbers_too
+@robust_by_places
 def soft_rank(
     x: Tensor,
     dim: int = -1,
@@ -239,6 +243,23 @@ def soft_sort(
     >>> sinksort.soft_sort(x, num_targets=2, eps=1e-3)
     tensor([-4.3240,  4.0760])
     """
+    if is_robust(squash):
+        return sort_with(
+            x,
+            x,
+            dim=dim,
+            descending=descending,
+            weights=weights,
+            mask=mask,
+            targets=targets,
+            target_weights=target_weights,
+            num_targets=num_targets,
+            eps=eps,
+            cost=cost,
+            squash=squash,
+            solver=solver,
+            backend=backend,
+        )
     fused = (requests.sorts if mask is None else padding.sorts)(
         x, dim, descending, weights, mask, targets, target_weights, num_targets, eps, cost, squash, solver, backend
     )
@@ -271,6 +292,7 @@ def soft_sort(
 
 @explained
 @full_precision
+@robust_by_places
 def soft_permutation(
     x: Tensor,
     dim: int = -1,
@@ -281,6 +303,7 @@ def soft_permutation(
     targets: Tensor | None = None,
     target_weights: Tensor | None = None,
     num_targets: int | None = None,
+    log: bool = False,
     eps: float | Tensor = 1e-2,
     cost: Cost = 2,
     squash: Squash = "sigmoid",
@@ -289,7 +312,8 @@ def soft_permutation(
 ) -> Tensor:
     """The matrix of a soft sort: row j says from which values the j-th sorted value is made.
 
-    Its rows sum to one, and ``soft_permutation(x) @ x`` is ``soft_sort(x)``.
+    Its rows sum to one, and ``soft_permutation(x) @ x`` is ``soft_sort(x)``. With ``log`` it holds the logarithms of
+    the entries, which are finite where the entries themselves round to zero; -inf for padding.
 
     Returns:
         The matrix (..., m, n): the batch of x first, ``dim`` at the end.
@@ -300,6 +324,10 @@ def soft_permutation(
             [0., 0., 1.],
             [1., 0., 0.]])
     """
+    if log:
+        return _log_permutation(
+            x, dim, descending, weights, mask, targets, target_weights, num_targets, eps, cost, squash, solver, backend
+        )
     if mask is None and targets is None and target_weights is None and backend in ("auto", "numba"):
         found = None
         if as_rows(x, dim).shape[-1] >= _LONG or x.dtype == torch.float64:
@@ -348,7 +376,65 @@ def soft_permutation(
     return dense_plan(problem, solver, backend).permutation()
 
 
+def _log_permutation(
+    x: Tensor,
+    dim: int,
+    descending: bool,
+    weights: Tensor | None,
+    mask: Tensor | None,
+    targets: Tensor | None,
+    target_weights: Tensor | None,
+    num_targets: int | None,
+    eps: float | Tensor,
+    cost: Cost,
+    squash: Squash,
+    solver: Solver,
+    backend: str,
+) -> Tensor:
+    """(..., m, n), of exponents: fused kernels and the reference say to which targets a value goes, however rarely."""
+    log_p = requests.log_plans(
+        x, dim, descending, weights, mask, targets, target_weights, num_targets, eps, cost, squash, solver, backend
+    )
+    if log_p is None:
+        problem = pose(
+            x,
+            dim=dim,
+            descending=descending,
+            weights=weights,
+            mask=mask,
+            targets=targets,
+            target_weights=target_weights,
+            num_targets=num_targets,
+            eps=eps,
+            cost=cost,
+            squash=squash,
+        )
+        log_p = _in_order(log_shares_of(dense_plan(problem, solver, backend)), problem)
+    a = existing(x, dim, mask)[0]
+    padding = log_p == -torch.inf
+    log_p = torch.where(padding, 0.0, log_p)
+    if weights is not None:
+        w = like_rows(weights, x, dim, "weights").to(log_p.dtype)
+        w = (w if a is None else torch.where(a, w, 0.0)).unsqueeze(-1)
+        log_p = torch.where(w > 0, log_p + torch.where(w > 0, w, 1.0).log(), -torch.inf)
+    elif a is not None:
+        log_p = torch.where(a.unsqueeze(-1), log_p, -torch.inf)
+    log_P = torch.log_softmax(log_p, dim=-2)
+    return torch.where(padding, -torch.inf, log_P).mT.to(x.dtype)
+
+
+def _in_order(log_p: Tensor, p: Problem) -> Tensor:
+    """log p (..., n, m) of increasing targets: from the top when descending, -inf for padding, which is last."""
+    if not (p.padded_targets and p.mask is not None):
+        return log_p.flip(-1) if p.descending else log_p
+    at, live = torch.arange(log_p.shape[-1], device=log_p.device, dtype=torch.int64), p.mask.sum(-1)[..., None, None]
+    if p.descending:
+        log_p = log_p.gather(-1, (live - 1 - at).clamp(min=0).expand(log_p.shape))
+    return torch.where(at < live, log_p, -torch.inf)
+
+
 @full_precision
+@robust_by_places
 def log_shares(
     x: Tensor,
     *,
@@ -371,6 +457,7 @@ def log_shares(
 
 @explained
 @full_precision
+@functools.partial(robust_by_places, of="keys")
 def sort_with(
     values: Tensor,
     keys: Tensor,
@@ -533,6 +620,7 @@ def quantile_normalize(
 
 
 @full_precision
+@robust_by_places
 def averages_of_targets(
     x: Tensor,
     v: Tensor,
