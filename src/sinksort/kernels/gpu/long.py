@@ -126,7 +126,9 @@ def _pull_by_grid(request: Request, phi: Tensor) -> Answer:
     tensors = x, given.a, request.y, request.b, phi, last, given.eps_rows
     launches(
         ("grid", request.m, *_what(request)), tensors, (out, state, error), given.eps, make, request.prepared, (x,),
-        if_differentiated(lambda: _pull_back_by_grid(request._replace(prepared=None), phi, state, torch.empty_like(out))),
+        if_differentiated(
+            lambda: _pull_back_by_grid(request._replace(prepared=None), phi, state, torch.empty_like(out))
+        ),
     )  # fmt: skip
     return Answer(out, state, error)
 
