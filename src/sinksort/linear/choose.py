@@ -15,7 +15,7 @@ from ..core.solvers import Newton, Solver
 from ..core.solvers._common import host_may_look
 from ..core.squash import INCREASING_MAPS, Squash
 from ..kernels.compiled_plan import CompiledPlan, compiled_plan
-from ..kernels.dispatch import least_of, missing_for, settle
+from ..kernels.dispatch import missing_for, settle
 from ..kernels.plan import exact_columns, exact_plan, exact_ranks, fits
 from .grid import Grid
 from .places import WORTH_A_GRID, Placed, Places, worth
@@ -164,7 +164,7 @@ def columns_for(
     """
     if backend == "torch" or (payload is not None and not 1 <= payload.shape[-1] <= _MOST_COLUMNS):
         return None
-    if not _exactly(x, dim, None, None, num_targets, eps, solver) or least_of(eps) < _ROUNDED:
+    if not _exactly(x, dim, None, None, num_targets, eps, solver) or not _at_least(eps, _ROUNDED):
         return None
     columns = None if payload is None else payload.mT
     found = exact_columns(x, dim, descending, weights, num_targets, eps, cost, squash, solver, columns)
@@ -172,6 +172,13 @@ def columns_for(
         return None
     settle("numba", backend)
     return found if payload is None else found.mT
+
+
+def _at_least(eps: float | Tensor, least: float) -> bool:
+    """Whether eps, one or several, is a number that is not smaller. The ordinary way complains of anything else."""
+    if isinstance(eps, Tensor):
+        return eps.numel() > 0 and float(eps.detach().min()) >= least
+    return isinstance(eps, (int, float)) and eps >= least
 
 
 def dense_plan(problem: Problem, solver: Solver, backend: str = "auto") -> Plan:
