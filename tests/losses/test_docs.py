@@ -64,7 +64,9 @@ def test_table_of_the_page_follows_from_the_measured_numbers(benchmark):
 
 def test_benchmark_covers_every_loss(benchmark):
     covered = {task.loss for task in benchmark.TASKS}
-    wanted = {name for name in losses.__all__ if name.endswith("_loss")}
+    # The first is measured by benchmarks/training.py; for sets of orders there is no usual surrogate.
+    elsewhere = {"membership_loss", "partial_order_loss"}
+    wanted = {name for name in losses.__all__ if name.endswith("_loss")} - elsewhere
     assert wanted | {"median_of_means", "permutation_cross_entropy", "soft_conformal_quantile"} == covered
 
 

@@ -47,8 +47,10 @@ OPTIONS: dict[str, str] = {
     ),
     "squash": (
         'how values come to the targets, which lie in [0, 1] by default. "sigmoid" and "arctan" standardise each row '
-        "first, so the unit of x does not matter. None takes x as it is, so its scale matters: eps as usual for values "
-        "in [0, 1], and near 1 for logits. An increasing callable is given x, with its rows last, instead of all this."
+        'first, so the unit of x does not matter. "robust" standardises by the median and the median absolute '
+        "deviation, so that values far away change little for the others. None takes x as it is, so its scale matters: "
+        "eps as usual for values in [0, 1], and near 1 for logits. An increasing callable is given x, with its rows "
+        "last, instead of all this."
     ),
     "solver": "``Newton(...)``, or the paper's ``Sinkhorn(...)``.",
     "backend": (

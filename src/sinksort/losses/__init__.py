@@ -16,8 +16,9 @@ from .classification import EXCESS_LOSSES, topk_error, topk_loss
 from .conformal import conformal_quantile, conformal_size_loss, soft_conformal_quantile
 from .correlation import kendall, kendall_loss, spearman, spearman_loss
 from .fairness import quantile_parity, quantile_parity_loss
+from .membership import membership_loss
 from .neighbours import knn_loss, soft_knn_vote
-from .permutation import permutation_accuracy, permutation_cross_entropy
+from .permutation import partial_order_loss, permutation_accuracy, permutation_cross_entropy, ranks_of_times
 from .ranking import (
     average_precision,
     average_precision_loss,
@@ -42,12 +43,15 @@ __all__ = [
     "knn_loss",
     "least_quantile_loss",
     "median_of_means",
+    "membership_loss",
     "ndcg",
     "ndcg_loss",
+    "partial_order_loss",
     "permutation_accuracy",
     "permutation_cross_entropy",
     "quantile_parity",
     "quantile_parity_loss",
+    "ranks_of_times",
     "recall_at_k",
     "recall_at_k_loss",
     "reciprocal_rank",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -29,6 +29,8 @@ from .fillers import (
     require_interpolation,
     rounding_of_levels,
 )
+from .log_mask import log_topk_mask
+from .robust import is_robust, map_of, places_of, robust_by_places
 from .sorting import DEFAULT_SOLVER, full_precision, of_numbers_too, soft_sort
 
 
@@ -89,8 +91,10 @@ def soft_quantile(
     plain = None if mask is not None or isinstance(width, Tensor) or tracing() else plain_levels(q)
     levels = quantile_levels(q, width, x.device) if plain is None else plain
     one = levels.ndim == 0 if isinstance(levels, Tensor) else not isinstance(levels, tuple)
-    if callable(squash) and one and mask is None and weights is None:
-        alone = _by_shares(x, rows, fillers_of(x, levels, how, dim, None), eps, cost, squash, solver, backend)
+    robust = is_robust(squash)
+    if (callable(squash) or robust) and one and mask is None and weights is None:
+        placing = map_of(x, dim, None, None) if robust else cast("Callable[[Tensor], Tensor]", squash)
+        alone = _by_shares(x, rows, fillers_of(x, levels, how, dim, None), eps, cost, placing, solver, backend)
         if alone is not None:
             return alone.unsqueeze(dim) if keepdim else alone
     quantiles = requests.quantiles(x, fillers_of, levels, how, dim, weights, mask, eps, cost, squash, solver, backend)
@@ -100,18 +104,21 @@ def soft_quantile(
         shape = (len(b), *rows.shape)
         # Gradients of several levels add up, which half precision had better not do.
         summed = rows.float() if len(b) > 1 and x.element_size() < 4 else rows
-        quantiles = plan_for(
-            summed.expand(shape),
+        keys = places_of(x, dim, weights, mask).movedim(dim, -1) if robust else summed
+        plan = plan_for(
+            keys.expand(shape),
             reads="averages",
             weights=None if weights is None else like_rows(weights, x, dim, "weights").expand(shape),
             mask=None if kept is None else kept.expand(shape),
             target_weights=b,
             eps=eps,
             cost=cost,
-            squash=squash,
+            squash=None if robust else squash,
             solver=solver,
             backend=backend,
-        ).sorted()[..., 1]
+        )
+        averages = plan.push(summed.expand(shape).unsqueeze(-1)).squeeze(-1) if robust else plan.sorted()
+        quantiles = averages[..., 1]
         quantiles = (quantiles.squeeze(0) if one else quantiles).to(x.dtype)
     if kept is not None:
         quantiles = torch.where(kept.any(-1), quantiles, 0.0)
@@ -195,6 +202,7 @@ def soft_median(
 
 @explained
 @of_numbers_too
+@robust_by_places
 def soft_topk_mask(
     x: Tensor,
     k: float | Tensor,
@@ -203,6 +211,7 @@ def soft_topk_mask(
     *,
     weights: Tensor | None = None,
     mask: Tensor | None = None,
+    log: bool = False,
     eps: float | Tensor = 1e-2,
     cost: Cost = 2,
     squash: Squash = "sigmoid",
@@ -216,6 +225,8 @@ def soft_topk_mask(
     Args:
         k: how many, an integer or a real number in [0, n], or a tensor with one number for each row; a tensor may have
             a gradient.
+        log: the logarithm of the mask, which is finite with all its digits where the mask itself rounds to 0 or 1; -inf
+            for padding.
 
     Returns:
         The shares, in the shape and dtype of x.
@@ -225,7 +236,29 @@ def soft_topk_mask(
     tensor([0., 1., 0., 1.])
     >>> sinksort.soft_topk_mask(torch.tensor([0.1, 0.9, 0.5, 0.7]), 1.5).sum()
     tensor(1.5000)
+    >>> sinksort.soft_topk_mask(torch.tensor([0.1, 0.9, 0.5, 0.7]), 2, log=True, squash=None, eps=1e-3)
+    tensor([-1000.,     0.,  -200.,     0.])
     """
+    if log:
+        with torch.no_grad():
+            fused = requests.memberships(x, _share, k, dim, largest, weights, mask, eps, cost, squash, solver, backend)
+        if fused is None and backend in ("numba", "triton"):  # the exact family, or an error that says why not
+            with torch.no_grad():
+                fused = soft_topk_mask(
+                    x,
+                    k,
+                    dim,
+                    largest,
+                    weights=weights,
+                    mask=mask,
+                    eps=eps,
+                    cost=cost,
+                    squash=squash,
+                    solver=solver,
+                    backend=backend,
+                )
+        wanted = how_many(k, as_rows(x, dim).shape[-1], existing(x, dim, mask)[1])
+        return log_topk_mask(x, wanted, dim, largest, weights, mask, eps, cost, squash, fused)
     fused = requests.memberships(x, _share, k, dim, largest, weights, mask, eps, cost, squash, solver, backend)
     if fused is not None:
         return fused
@@ -307,7 +340,9 @@ def soft_topk(
         target_weights = torch.cat([each, (count - k).clamp(min=0.0)], dim=-1) / count
     row_weights = None if weights is None else like_rows(weights, x, dim, "weights")
     values = rows[..., :0] if k == 0 else None
-    if kept is None and k > 0:  # then all targets weigh something, which need not be looked at
+    if (
+        kept is None and k > 0 and not is_robust(squash)
+    ):  # then all targets weigh something, which need not be looked at
         values = requests.sorts(
             rows, -1, largest, row_weights, None, None, target_weights, None, eps, cost, squash, solver, backend, False
         )
@@ -367,10 +402,12 @@ def _whole_rows(
     if k == rows.shape[-1] or (values_readable(whole) and not bool(whole.any())):
         return values
     first = kept.to(torch.int8).argsort(dim=-1, descending=True, stable=True)[..., :k]
+    if weights is not None:  # what is taken of a longer row may weigh nothing, and is not looked at
+        weights = torch.where(whole, weights.gather(-1, first), 1.0)
     ordered = soft_sort(
         rows.gather(-1, first),
         descending=largest,
-        weights=None if weights is None else weights.gather(-1, first),
+        weights=weights,
         mask=kept.gather(-1, first),
         eps=eps,
         cost=cost,

@@ -123,9 +123,7 @@ def band_of_lanes(t: F64, best: I64, N: int, y: F64, h: F64, KP: int, cut: float
         j = best[4 * block]
         ti = load64(t, 64 * block)
         least = ti * load64(y, 16 * j) - load64(h, 16 * j) - cut
-        while first + 4 <= j and not any_lane(
-            ti * load64(y, 16 * first + 48) - load64(h, 16 * first + 48) >= least
-        ):
+        while first + 4 <= j and not any_lane(ti * load64(y, 16 * first + 48) - load64(h, 16 * first + 48) >= least):
             first += 4
         j = best[4 * block + 3]
         ti = load64(t, 64 * block + 48)
