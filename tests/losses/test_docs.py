@@ -27,7 +27,7 @@ def test_page_names_every_loss_and_its_module():
     assert [name for name in sinksort.nn.__all__ if name.endswith("Loss") and f"`{name}`" not in PAGE] == []
 
 
-#: Losses without a task: the first is measured by benchmarks/training.py; for sets of orders there is no usual surrogate.
+#: Losses without a task: the first is measured by benchmarks/training.py; sets of orders have no usual surrogate.
 ELSEWHERE = {"membership_loss", "partial_order_loss"}
 #: Losses whose names do not end in ``_loss``, and the names of modules that do not follow from those of their losses.
 OTHERS = ("median_of_means", "permutation_cross_entropy")
