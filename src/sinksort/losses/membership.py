@@ -47,7 +47,7 @@ def membership_loss(
     solver: Solver = DEFAULT_SOLVER,
     backend: str = "auto",
 ) -> Tensor:
-    """-log of how much the label belongs to the k best classes, or its bounded relative.
+    """Minus the logarithm of how much the label belongs to the k best classes, or its bounded relative.
 
     Args:
         logits: (..., L) scores of the classes.

@@ -98,7 +98,7 @@ def partial_order_loss(
     solver: Solver = DEFAULT_SOLVER,
     backend: str = "auto",
 ) -> Tensor:
-    """- mean_i log of the probability that the rank of item i lies between the lowest and the highest it can have.
+    """Minus the mean logarithm of the probability that an item has one of the ranks that it can have.
 
     That is the cross-entropy against a set of permutations, by what the set says of each item: groups of items without
     an order among themselves, partial orders, times of which some are censored (``ranks_of_times``). Of one permutation

@@ -315,6 +315,9 @@ def soft_permutation(
     Its rows sum to one, and ``soft_permutation(x) @ x`` is ``soft_sort(x)``. With ``log`` it holds the logarithms of
     the entries, which are finite where the entries themselves round to zero; -inf for padding.
 
+    Args:
+        log: give the logarithm of the matrix.
+
     Returns:
         The matrix (..., m, n): the batch of x first, ``dim`` at the end.
 
