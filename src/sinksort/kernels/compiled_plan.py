@@ -173,6 +173,8 @@ def _answer(tensors: tuple[Tensor | None, ...], read: str, options: _Options) ->
     with torch.autocast("cpu", enabled=False):
         if read == "permutation":
             out = choose.dense_plan(choose.pose(x, **posed), solver, backend).permutation()
+        elif read == "ranks":
+            out = choose.ranks_for(x, solver=solver, backend=backend, **posed)
         else:
             plan = choose.plan_for(x, reads=reads, solver=solver, backend=backend, **posed)
             out = getattr(plan, read)(*(() if payload is None else (payload,)))

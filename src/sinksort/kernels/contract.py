@@ -65,8 +65,8 @@ class Request(NamedTuple):
     eps: float | Tensor  #: or (R,) float32
     squash: str | None  #: "sigmoid", "arctan", or None when x is x~
     m: int | None = None  #: how many targets the nodes stand for; None: y are the targets
-    #: (R or 1, 6, K) float32, for the estimate of a rule's error. (1, 0, K): rows have default targets and padding: this
-    #: is the largest number there is, weighs nothing, and has targets behind all others, which weigh nothing.
+    #: (R or 1, 6, K) float32, for the estimate of a rule's error. (1, 0, K): rows have default targets and padding.
+    #: That is the largest number there is, it weighs nothing, and it has targets behind all others that weigh nothing.
     last: Tensor | None = None
     prepared: dict[Any, Any] | None = None  #: what kernels prepared, for all asks that differ in x's numbers alone
 

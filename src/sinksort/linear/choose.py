@@ -15,8 +15,8 @@ from ..core.solvers import Newton, Solver
 from ..core.solvers._common import host_may_look
 from ..core.squash import INCREASING_MAPS, Squash
 from ..kernels.compiled_plan import CompiledPlan, compiled_plan
-from ..kernels.dispatch import missing_for, settle
-from ..kernels.plan import exact_plan, fits
+from ..kernels.dispatch import least_of, missing_for, settle
+from ..kernels.plan import exact_columns, exact_plan, exact_ranks, fits
 from .grid import Grid
 from .places import WORTH_A_GRID, Placed, Places, worth
 from .refine import Refinement, accepted_error, first_sizes
@@ -26,6 +26,8 @@ from .streamed import Streamed
 #: Entries up to which kernels take less time than a small problem in torch (rows of 400 and 1,000 values: 0.4 to 1.0 of
 #: it, ranks at eps = 1e-3 a fifteenth), and the eps up to which they do for longer rows.
 _SMALL, _SHARP = 1 << 20, 5e-3
+_ROUNDED = 1e-3 * (1.0 - 1e-6)  #: eps below which gradients of averages over values need the care of a whole plan
+_MOST_COLUMNS = 16  #: of a payload; more of them are averaged by a matrix product
 _LARGE = 1 << 22  #: entries from which a plan is a small problem or a band, whatever eps is
 
 
@@ -99,6 +101,77 @@ def plan_for(
         squash=squash,
     )
     return dense_plan(problem, solver, backend)
+
+
+def ranks_for(
+    x: Tensor,
+    *,
+    dim: int = -1,
+    descending: bool = False,
+    weights: Tensor | None = None,
+    mask: Tensor | None = None,
+    targets: Tensor | None = None,
+    target_weights: Tensor | None = None,
+    num_targets: int | None = None,
+    eps: float | Tensor,
+    cost: Cost,
+    squash: Squash,
+    solver: Solver,
+    backend: str = "auto",
+) -> Tensor:
+    """``plan_for(...).ranks()``, in one go where kernels can do that."""
+    if backend != "torch" and mask is None and targets is None and target_weights is None:
+        by_all = _exactly(x, dim, None, None, num_targets, eps, solver)
+        found = exact_ranks(x, dim, descending, weights, num_targets, eps, cost, squash, solver, by_all)
+        if found is not None:
+            settle("numba", backend)
+            return found
+    return plan_for(
+        x,
+        reads="ranks",
+        dim=dim,
+        descending=descending,
+        weights=weights,
+        mask=mask,
+        targets=targets,
+        target_weights=target_weights,
+        num_targets=num_targets,
+        eps=eps,
+        cost=cost,
+        squash=squash,
+        solver=solver,
+        backend=backend,
+    ).ranks()
+
+
+def columns_for(
+    x: Tensor,
+    payload: Tensor | None,
+    *,
+    dim: int,
+    descending: bool,
+    weights: Tensor | None,
+    num_targets: int | None,
+    eps: float | Tensor,
+    cost: Cost,
+    squash: Squash,
+    solver: Solver,
+    backend: str,
+) -> Tensor | None:
+    """What each default target gets of a payload (..., n, d), as (..., m, d), in one go where kernels can do that.
+
+    Without a payload: from which values, (..., m, n). ``dim`` goes to the end.
+    """
+    if backend == "torch" or (payload is not None and not 1 <= payload.shape[-1] <= _MOST_COLUMNS):
+        return None
+    if not _exactly(x, dim, None, None, num_targets, eps, solver) or least_of(eps) < _ROUNDED:
+        return None
+    columns = None if payload is None else payload.mT
+    found = exact_columns(x, dim, descending, weights, num_targets, eps, cost, squash, solver, columns)
+    if found is None:
+        return None
+    settle("numba", backend)
+    return found if payload is None else found.mT
 
 
 def dense_plan(problem: Problem, solver: Solver, backend: str = "auto") -> Plan:

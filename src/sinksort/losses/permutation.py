@@ -172,6 +172,9 @@ def permutation_accuracy(
 ) -> Tensor:
     """The share of items that have their true rank or, with ``whole``, whether all items of a list have it.
 
+    Args:
+        whole: whether a list counts as right only if all its items are.
+
     >>> import torch
     >>> from sinksort.losses import permutation_accuracy
     >>> permutation_accuracy(torch.tensor([0.4, 0.1, 0.9, 1.5]), torch.tensor([3, 1, 2, 4]))

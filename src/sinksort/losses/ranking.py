@@ -227,7 +227,7 @@ def ndcg_loss(
     solver: Solver = DEFAULT_SOLVER,
     backend: str = "auto",
 ) -> Tensor:
-    """1 - NDCG with soft positions; see ``ndcg``.
+    """One minus NDCG, with soft positions; see ``ndcg``.
 
     Args:
         scores: (..., n) one list of items a row.
@@ -292,7 +292,7 @@ def average_precision_loss(
     solver: Solver = DEFAULT_SOLVER,
     backend: str = "auto",
 ) -> Tensor:
-    """1 - average precision with soft positions; see ``average_precision``.
+    """One minus average precision, with soft positions; see ``average_precision``.
 
     Args:
         scores: (..., n) one list of items a row.
@@ -323,7 +323,7 @@ def reciprocal_rank(
     mask: Tensor | None = None,
     reduction: Reduction = "mean",
 ) -> Tensor:
-    """1 / position of the first relevant item of each list.
+    """One over the position of the first relevant item of each list.
 
     Args:
         scores: (..., n) one list of items a row.
@@ -356,7 +356,7 @@ def reciprocal_rank_loss(
     solver: Solver = DEFAULT_SOLVER,
     backend: str = "auto",
 ) -> Tensor:
-    """1 - reciprocal rank with soft positions; see ``reciprocal_rank``.
+    """One minus the reciprocal rank, with soft positions; see ``reciprocal_rank``.
 
     Args:
         scores: (..., n) one list of items a row.
@@ -420,7 +420,7 @@ def recall_at_k_loss(
     solver: Solver = DEFAULT_SOLVER,
     backend: str = "auto",
 ) -> Tensor:
-    """1 - recall at k with soft positions; see ``recall_at_k``.
+    """One minus the recall at k, with soft positions; see ``recall_at_k``.
 
     Args:
         scores: (..., n) one list of items a row.

@@ -42,12 +42,16 @@ def least_quantile_loss(
     solver: Solver = DEFAULT_SOLVER,
     backend: str = "auto",
 ) -> Tensor:
-    """The soft ``q`` quantile of abs(residuals)^power along the last dimension.
+    """The soft quantile of level ``q`` of the sizes of residuals, abs(residuals)^power, along the last dimension.
+
+    It fits a model whose errors are small for a share q of the examples, whatever the others are. It is not quantile
+    regression, where a model predicts the quantile of the response: that needs the pinball loss, and no sorting.
 
     At eps -> 0 this is Hazen's quantile, ``numpy.quantile(..., method="hazen")``: the median for q = 0.5.
 
     Args:
         residuals: (..., n) response minus prediction, a mini-batch to a row.
+        power: of the sizes of the residuals; 2 for squares.
         q: level in [0, 1]: 0.5 for least median regression, 0.9 to bound nine errors in ten.
         width: the share of residuals that the quantile averages over, default 1/n. Wider is less noisy.
         interpolation: another limit at eps -> 0, as in ``soft_quantile``.

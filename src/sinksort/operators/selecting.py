@@ -11,6 +11,7 @@ from torch import Tensor
 from ..core.checks import require_between, values_readable
 from ..core.costs import Cost
 from ..core.modes import tracing
+from ..core.options import explained
 from ..core.problem import as_row_of_one, as_rows, existing, like_batch, like_rows, wide_dtype
 from ..core.solvers import Solver
 from ..core.squash import Squash, normalize
@@ -33,6 +34,7 @@ from .robust import is_robust, map_of, places_of, robust_by_places
 from .sorting import DEFAULT_SOLVER, full_precision, of_numbers_too, soft_sort
 
 
+@explained
 @full_precision
 def soft_quantile(
     x: Tensor,
@@ -50,28 +52,27 @@ def soft_quantile(
     solver: Solver = DEFAULT_SOLVER,
     backend: str = "auto",
 ) -> Tensor:
-    """The paper's soft quantile: the average that lands on a filler target of weight t = ``width`` at level ``q``.
+    """Soft quantiles: the average of the values around a level, such as 0.5 for the median.
 
-    Three targets at 0, 1/2 and 1 with weights [q - t/2, t, 1 - q - t/2]; the answer is the middle one. Near 0 and 1
-    the filler is moved inside, so q = 0 and q = 1 are the soft extremes. Levels are independent of each other: any
-    order, repeated or not, gives each the value it has alone, all from one batched solve. Differentiable in q too.
+    Levels are independent of each other: any order, repeated or not, gives each the value it has alone, all from one
+    batched solve. Levels 0 and 1 give the soft extremes.
 
-    At eps -> 0 this is Hazen's sample quantile, ``numpy.quantile(x, q, method="hazen")``. ``torch.quantile`` and NumPy
-    interpolate linearly by default, which ``interpolation="linear"`` does here. They differ by up to half of the gap
-    between two neighbouring values: of 1, 2, 3, 4, 5 the 90% quantile is 5 or 4.6.
+    For small eps this is Hazen's sample quantile, ``numpy.quantile(x, q, method="hazen")``. ``torch.quantile`` and
+    NumPy interpolate linearly by default, which ``interpolation="linear"`` does here. They differ by up to half of the
+    gap between two neighbouring values: of 1, 2, 3, 4, 5 the 90% quantile is 5 or 4.6.
+
+    This is a quantile of the values that there are. To train a model that predicts a quantile (quantile regression)
+    use the pinball loss, which needs no sorting.
+
+    Three targets at 0, 1/2 and 1 receive [q - t/2, t, 1 - q - t/2] of the row, and the answer is the average that lands
+    on the middle one, the paper's filler target of weight t = ``width``. Near 0 and 1 it is moved inside.
 
     Args:
-        q: a level, or a 1-D sequence or tensor of levels, in [0, 1].
-        width: t, by default 1/n; wider averages over more values.
-        interpolation: which definition of a sample quantile is the limit at eps -> 0, by its name in ``numpy.quantile``
-            or ``torch.quantile``. Smooth in q: ``"hazen"``, ``"linear"``, ``"weibull"``, ``"median_unbiased"``,
-            ``"normal_unbiased"``, ``"interpolated_inverted_cdf"``. Of one or two whole values, so without weights and
-            without a gradient in q: ``"lower"``, ``"higher"``, ``"nearest"``, ``"midpoint"``, ``"inverted_cdf"``,
-            ``"averaged_inverted_cdf"``, ``"closest_observation"``.
+        q: a level, or a 1-D sequence or tensor of levels, in [0, 1]; a tensor may have a gradient.
 
     Returns:
-        As ``torch.quantile``: the shape of x without ``dim`` (of size 1 with ``keepdim``), with the levels first when
-        there are several.
+        The quantiles, shaped as ``torch.quantile`` shapes them: x without ``dim``, with the levels first when there are
+        several.
 
     >>> import torch, sinksort
     >>> x = torch.tensor([5.0, 1.0, 4.0, 2.0, 3.0])
@@ -154,6 +155,7 @@ def _by_shares(
     return ((shares * values).sum(-1) / shares.sum(-1)).to(x.dtype)
 
 
+@explained
 def soft_median(
     x: Tensor,
     dim: int = -1,
@@ -169,10 +171,13 @@ def soft_median(
     solver: Solver = DEFAULT_SOLVER,
     backend: str = "auto",
 ) -> Tensor:
-    """The soft 0.5 quantile, see ``soft_quantile``.
+    """The soft median: the quantile of level 0.5, see ``soft_quantile``.
 
     Of an even number of values that is the mean of the two in the middle, as for ``numpy.median``. ``torch.median``
     gives the smaller of the two: ``interpolation="lower"``.
+
+    Returns:
+        The medians, in the shape of x without ``dim``.
 
     >>> import torch, sinksort
     >>> sinksort.soft_median(torch.tensor([1.0, 100.0, 2.0]), eps=1e-4)
@@ -195,6 +200,7 @@ def soft_median(
     )
 
 
+@explained
 @of_numbers_too
 @robust_by_places
 def soft_topk_mask(
@@ -217,9 +223,13 @@ def soft_topk_mask(
     Two targets, 0 with weight (n - k)/n and 1 with weight k/n; the answer is the share of a value that goes to 1.
 
     Args:
-        k: how many, an integer or a real number in [0, n], or a tensor with one number for each row; differentiable.
+        k: how many, an integer or a real number in [0, n], or a tensor with one number for each row; a tensor may have
+            a gradient.
         log: the logarithm of the mask, which is finite with all its digits where the mask itself rounds to 0 or 1; -inf
             for padding.
+
+    Returns:
+        The shares, in the shape and dtype of x.
 
     >>> import torch, sinksort
     >>> sinksort.soft_topk_mask(torch.tensor([0.1, 0.9, 0.5, 0.7]), 2, eps=1e-3)
@@ -287,6 +297,7 @@ class TopK(NamedTuple):
     mask: Tensor
 
 
+@explained
 @of_numbers_too
 def soft_topk(
     x: Tensor,
@@ -302,9 +313,14 @@ def soft_topk(
     solver: Solver = DEFAULT_SOLVER,
     backend: str = "auto",
 ) -> TopK:
-    """The k largest (or smallest) soft values in the order of ``torch.topk``, and ``soft_topk_mask``.
+    """The k largest (or smallest) soft values, in the order of ``torch.topk``, and how much each value belongs to them.
 
-    Where ``torch.topk`` returns indices, which have no gradient, the second entry is a mask over x.
+    Args:
+        k: how many, an integer from 0 to n.
+
+    Returns:
+        A ``TopK``: ``values`` in the shape of x with k entries along ``dim``, and ``mask`` in the shape of x, which is
+        ``soft_topk_mask``. ``torch.topk`` returns indices instead, which have no gradient.
 
     >>> import torch, sinksort
     >>> values, mask = sinksort.soft_topk(torch.tensor([0.1, 0.9, 0.5, 0.7]), 2, eps=1e-3)
@@ -386,10 +402,12 @@ def _whole_rows(
     if k == rows.shape[-1] or (values_readable(whole) and not bool(whole.any())):
         return values
     first = kept.to(torch.int8).argsort(dim=-1, descending=True, stable=True)[..., :k]
+    if weights is not None:  # what is taken of a longer row may weigh nothing, and is not looked at
+        weights = torch.where(whole, weights.gather(-1, first), 1.0)
     ordered = soft_sort(
         rows.gather(-1, first),
         descending=largest,
-        weights=None if weights is None else weights.gather(-1, first),
+        weights=weights,
         mask=kept.gather(-1, first),
         eps=eps,
         cost=cost,

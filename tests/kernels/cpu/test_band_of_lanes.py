@@ -128,13 +128,15 @@ def test_nan_stays_in_its_row() -> None:
 
 
 def test_who_goes_in_lanes() -> None:
-    """Weights or targets of their own, levels for each row, and plans that are nearly hard, do not."""
+    """Plans that are nearly hard do not, nor do rules that differ from row to row."""
     x = inputs("normal", 16, 100)
     request, phi = rank_request(x, 1e-2)
     assert numba_rows._in_band(request, phi)
-    assert not numba_rows._in_band(request, phi.expand(16, -1))
+    assert numba_rows._in_band(request, phi.expand(16, -1))
     assert not numba_rows._in_band(request._replace(eps=1e-5), phi)
     assert numba_rows._in_band(request._replace(eps=torch.full((16,), 1e-2)), phi)
     assert not numba_rows._in_band(request._replace(eps=torch.logspace(-5, 0, 16)), phi)
-    assert not numba_rows._in_band(request._replace(a=torch.full((16, 100), 0.01)), phi)
-    assert not numba_rows._in_band(request._replace(y=request.y.expand(16, -1)), phi)
+    assert numba_rows._in_band(request._replace(a=torch.full((16, 100), 0.01)), phi)
+    assert numba_rows._in_band(request._replace(y=request.y.expand(16, -1)), phi)
+    ruled, phi = rank_request(x, 1e-2, None, 40)
+    assert not numba_rows._in_band(ruled._replace(y=ruled.y.expand(16, -1)), phi)
