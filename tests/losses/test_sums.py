@@ -259,3 +259,19 @@ def test_the_backend_that_is_asked_for_answers_and_says_so(loss, dtype) -> None:
         torch.testing.assert_close(other, answers[0], rtol=1e-4, atol=1e-5)
     with pytest.raises(ValueError, match="backend must be one of 'auto'"):
         loss(X.to(dtype), *CALLS[loss], backend="cuda")
+
+
+@pytest.mark.parametrize("eps", [1e-1, 1e-2, 1e-3])
+@pytest.mark.parametrize("share", [0.02, 0.3, 1.0])
+def test_reciprocal_ranks_in_single_precision(eps: float, share: float) -> None:
+    """Sums of probabilities end at 1, which single precision may miss: losses and gradients are right all the same."""
+    rng = torch.Generator().manual_seed(5)
+    scores, relevant = torch.randn(64, 40, generator=rng), torch.rand(64, 40, generator=rng) < share
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        own = scores.to(dtype).requires_grad_()
+        loss = losses.reciprocal_rank_loss(own, relevant, eps=eps, reduction="none")
+        found.append((loss.detach().double(), torch.autograd.grad(loss.sum(), own)[0].double()))
+    (single, of_single), (exact, of_exact) = found
+    assert (single - exact).abs().max() <= 1e-6
+    assert (of_single - of_exact).abs().max() <= 1e-5

@@ -254,8 +254,8 @@ WRONG: list[tuple[type[Exception], str, Call]] = [
     (
         ValueError,
         (
-            "squash must be 'sigmoid', 'arctan', 'robust' (where all values of a row are at hand), None (x as it is) or an "
-            "increasing callable, got 'tanh'."
+            "squash must be 'sigmoid', 'arctan', 'robust' (where all values of a row are at hand), None (x as it is) "
+            "or an increasing callable, got 'tanh'."
         ),
         lambda: sinksort.soft_rank(X, squash="tanh"),
     ),

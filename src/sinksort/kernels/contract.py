@@ -47,6 +47,7 @@ as a fraction of n.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -78,6 +79,11 @@ class _ToCome(threading.local):
 
 
 to_come = _ToCome()
+
+
+def if_differentiated(backward: Callable[[], Any]) -> Callable[[], Any] | None:
+    """``backward``, if this thread's call will be followed by its gradient."""
+    return backward if to_come.gradient else None
 
 
 def some_rows(request: Request, rows: Tensor) -> Request:

@@ -28,7 +28,6 @@ import triton
 from torch import Tensor
 from triton.runtime.jit import JITFunction
 
-from ...contract import to_come
 from .cache import kept_with_checksums
 
 try:
@@ -334,7 +333,7 @@ def launches(
     Its launches may depend on ``what``, of which the name comes first, and on the layout of the tensors that are given,
     as do the layouts of the results. They get these tensors, scratch from the recorder, whole numbers, and ``number``.
     ``known``: of an ask that others are like, but for the tensors that are ``changing``; see ``again``. ``backward``
-    plans the launches of the backward pass.
+    plans the launches of the backward pass, if there will be one.
     """
     first = given[0]
     if _plans.planned is not None:
@@ -368,7 +367,7 @@ def _compile(
     """Compile what launches need, and those of the backward pass if there will be one."""
     planned: list[Compilation] = []
     make(Planner(given, results, planned))
-    if backward is not None and to_come.gradient and planned:
+    if backward is not None and planned:
         _plans.planned = planned
         try:
             backward()
