@@ -236,8 +236,8 @@ def soft_topk_mask(
     tensor([0., 1., 0., 1.])
     >>> sinksort.soft_topk_mask(torch.tensor([0.1, 0.9, 0.5, 0.7]), 1.5).sum()
     tensor(1.5000)
-    >>> sinksort.soft_topk_mask(torch.tensor([0.1, 0.9, 0.5, 0.7]), 2, log=True, squash=None, eps=1e-3)
-    tensor([-1000.,     0.,  -200.,     0.])
+    >>> sinksort.soft_topk_mask(torch.tensor([1.0, 9.0, 5.0, 7.0]), 2, log=True, squash=None, eps=1e-2)
+    tensor([-1000.,    -0.,  -200.,    -0.])
     """
     if log:
         with torch.no_grad():
