@@ -22,6 +22,7 @@ from torch.nn import functional
 from sinksort import losses, relaxations
 
 OURS = "sinksort"
+PAPER, PAPERS = ", squash = sigmoid, eps = 0.01", {"squash": "sigmoid", "eps": 1e-2}
 
 
 Objective = Callable[[Tensor, Part], Tensor]  # (outputs of the model, what is known) -> number to minimise
@@ -237,7 +238,7 @@ def top_k(setting: str, k: int, noise: float, train: int) -> Task:
         linear(10),
         of_outputs(lambda s, part: losses.topk_error(s, part.y, k)),
         {
-            OURS: lambda s, part: losses.topk_loss(s, part.y, k),
+            OURS + ", J = relu": lambda s, part: losses.topk_loss(s, part.y, k, J="relu"),
             OURS + ", J = log": lambda s, part: losses.topk_loss(s, part.y, k, J="log"),
             OURS + ", J = log, squash = None, eps = 1": lambda s, part: losses.topk_loss(
                 s, part.y, k, J="log", squash=None, eps=1.0
@@ -265,7 +266,7 @@ def retrieval(
         digit_lists(20, relevance),
         linear(1),
         of_outputs(on_lists(hard, *fixed)),
-        {OURS: on_lists(soft, *fixed), "ListNet": listnet, "pairwise logistic": ranknet},
+        {OURS + PAPER: on_lists(soft, *fixed, **PAPERS), "ListNet": listnet, "pairwise logistic": ranknet},
     )
 
 
@@ -374,7 +375,11 @@ TASKS = [
         sorted_lists(6),
         network(1),
         of_outputs(on_lists(losses.permutation_accuracy)),
-        {OURS: on_lists(losses.permutation_cross_entropy), "NeuralSort": neuralsort, "pairwise logistic": ranknet},
+        {
+            OURS + ", objective = nll" + PAPER: on_lists(losses.permutation_cross_entropy, objective="nll", **PAPERS),
+            "NeuralSort": neuralsort,
+            "pairwise logistic": ranknet,
+        },
     ),
     Task(
         "quantile_parity_loss",

@@ -62,6 +62,9 @@ OPERATORS: dict[str, Call] = {
     "soft_topk": lambda x: sinksort.soft_topk(x, 2),
     "soft_topk_mask": lambda x: sinksort.soft_topk_mask(x, 3),
     "soft_topk_mask, mask": lambda x: sinksort.soft_topk_mask(x, 1.5, mask=mask_of(x)),
+    "soft_topk_mask, log": lambda x: sinksort.soft_topk_mask(x, 3, log=True),
+    "soft_permutation, log": lambda x: sinksort.soft_permutation(x, log=True),
+    "soft_rank, robust": lambda x: sinksort.soft_rank(x, squash="robust"),
     "sort_with": lambda x: sinksort.sort_with(spread(x).expand(x.shape).unsqueeze(-1), x),
     "quantile_normalize": lambda x: sinksort.quantile_normalize(x, spread(x)),
     "transport": lambda x: sinksort.transport(x).matrix(),
@@ -74,6 +77,8 @@ OPERATORS: dict[str, Call] = {
 
 LOSSES: dict[str, Call] = {
     "topk_loss": lambda x: losses.topk_loss(x, whole(x, 0, 3, 1), 2),
+    "topk_loss, J": lambda x: losses.topk_loss(x, whole(x, 0, 3, 1), 2, J="relu"),
+    "membership_loss": lambda x: losses.membership_loss(x, whole(x, 0, 3, 1), 2),
     "topk_error": lambda x: losses.topk_error(x, whole(x, 0, 3, 1), 2),
     "least_quantile_loss": lambda x: losses.least_quantile_loss(x, 0.7),
     "trimmed_loss": lambda x: losses.trimmed_loss(x, 0.1, 0.7),
@@ -91,6 +96,9 @@ LOSSES: dict[str, Call] = {
     "recall_at_k_loss": lambda x: losses.recall_at_k_loss(x, whole(x, *[0, 1, 0] * 4), 3),
     "recall_at_k": lambda x: losses.recall_at_k(x, whole(x, *[0, 1, 0] * 4), 3),
     "permutation_cross_entropy": lambda x: losses.permutation_cross_entropy(x, whole(x, *range(1, 13))),
+    "partial_order_loss": lambda x: losses.partial_order_loss(
+        x, whole(x, *range(1, 13)), whole(x, *range(1, 13)).clamp(min=4)
+    ),
     "permutation_accuracy": lambda x: losses.permutation_accuracy(x, whole(x, *range(1, 13))),
     "quantile_parity_loss": lambda x: losses.quantile_parity_loss(x, whole(x, *[0, 1] * 6), num_groups=2),
     "quantile_parity": lambda x: losses.quantile_parity(x, whole(x, *[0, 1] * 6), num_groups=2),

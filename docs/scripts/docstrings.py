@@ -1,16 +1,21 @@
 """Docstrings as the site shows them: examples and tables become Markdown, ``#:`` comments become descriptions.
 
-A griffe extension; mkdocstrings calls it for every object of the package.
+A griffe extension; mkdocstrings calls it for every object of the package. Docstrings of functions and classes are those
+of the imported package, whose operators list the options that they share (``sinksort.core.options``).
 """
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import re
 from typing import Any
 
 import griffe
 from public import linked
 
+#: The rooms whose docstrings are completed when they are imported.
+COMPLETED = tuple(f"sinksort.{room}." for room in ("core", "operators", "losses", "nn", "distributed", "streaming"))
 RULE = re.compile(r"^=+( +=+)+$")
 
 
@@ -19,11 +24,23 @@ class ReadableDocstrings(griffe.Extension):
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         if obj.docstring is not None:
+            obj.docstring.value = completed(obj)
             obj.docstring.value = readable(obj.docstring.value)
 
     def on_attribute(self, *, attr: griffe.Attribute, **_: Any) -> None:
         if attr.docstring is None and (said := comment(attr)):
             attr.docstring = griffe.Docstring(linked(said), parent=attr)
+
+
+def completed(obj: griffe.Object) -> str:
+    """The docstring of a function, a class or a method as ``help`` shows it."""
+    written = obj.docstring.value if obj.docstring is not None else ""
+    if not (obj.is_function or obj.is_class) or not obj.path.startswith(COMPLETED):
+        return written
+    thing: Any = importlib.import_module(obj.module.path)
+    for name in obj.path.removeprefix(f"{obj.module.path}.").split("."):
+        thing = getattr(thing, name, None)
+    return inspect.getdoc(thing) or written
 
 
 def readable(text: str) -> str:

@@ -19,8 +19,21 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+from sinksort.core.options import OPTIONS
+
 DOCS = Path(__file__).resolve().parents[1]
 BENCHMARKS = DOCS.parent / "benchmarks/results"
+
+#: Titles of result pages in the menu, where headings repeat.
+IN_THE_MENU = {
+    "versus_cpu": "Other libraries, on the CPU, earlier",
+    "versus_h200": "Other libraries, on an H200",
+    "versus_zen5": "Other libraries, on the CPU",
+    "kinds_h200": "Rows of many kinds, on an H200",
+    "kinds_zen5": "Rows of many kinds, on the CPU",
+}
+#: Tables with more bars, or with longer rows, stand on a page without side bars.
+MOST_BARS, LONGEST_ROW = 7, 250
 
 #: Sections of the page of ``sinksort`` itself, by the module in which a name is defined.
 SECTIONS = {
@@ -42,7 +55,10 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     written = sorted(f"guides/{path.name}" for path in (DOCS / "guides").glob("*.md"))
     guides += [page for page in written if page not in listed]
     section(config, "Tutorials").extend(f"notebooks/{path.stem}.md" for path in tutorials())
-    section(config, "Results").extend(f"benchmarks/{path.name}" for path in sorted(BENCHMARKS.glob("*.md")))
+    results = [(path.stem, f"benchmarks/{path.name}") for path in sorted(BENCHMARKS.glob("*.md"))]
+    section(config, "Results").extend(
+        {IN_THE_MENU[name]: page} if name in IN_THE_MENU else page for name, page in results
+    )
     section(config, "API").extend(f"reference/{module}.md" for module in public.modules())
     section(config, "API").append("reference/internals.md")
     return config
@@ -66,11 +82,19 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
+    if "hide" not in page.meta and wide(markdown):
+        page.meta["hide"] = ["navigation", "toc"]
     return markdown if page.file.src_uri.startswith("reference/") else public.linked(public.on_the_site(markdown))
 
 
 def on_page_content(html: str, **_: object) -> str:
     return formulas.as_mathml(html)
+
+
+def wide(markdown: str) -> bool:
+    """Whether a table needs the room of the bars beside the text, on a screen of 1280 pixels."""
+    rows = [line for line in markdown.split("\n") if line.startswith("|")]
+    return any(line.count("|") > MOST_BARS or len(line) > LONGEST_ROW for line in rows)
 
 
 def tutorials() -> list[Path]:
@@ -93,8 +117,10 @@ def reference(module: str) -> str:
     about = "members: false, show_root_full_path: true"
     parts = [f"---\ntitle: {module}\n---", f"::: {module}\n    options: {{{about}, heading_level: 1}}"]
     if module == "sinksort":
-        hidden = f"{about}, show_root_heading: false, show_root_toc_entry: false"
-        parts.append(f"## Options\n\n::: sinksort.operators\n    options: {{{hidden}}}")
+        rows = "\n".join(f"| `{name}` | {said.replace('``', '`')} |" for name, said in OPTIONS.items())
+        parts.append(
+            f"## Options\n\nWhat operators share. Each lists its own.\n\n| option | meaning |\n|---|---|\n{rows}"
+        )
     sections: dict[str, list[str]] = {}
     for name in names:
         path = public.package()[f"{module}.{name}".removeprefix("sinksort.")].canonical_path.split(".")

@@ -72,7 +72,8 @@ def run(path: Path) -> NotebookNode:
 
 def _of_the_first_call(output: NotebookNode) -> bool:
     """Whether this is what who calls a kernel for the first time on a machine is told."""
-    return output.get("name") == "stderr" and output.text.startswith("Kernels for the CPU are being compiled")
+    told = ("Kernels for the CPU are being compiled", "Compiling ", "Compiled ")
+    return output.get("name") == "stderr" and all(line.startswith(told) for line in output.text.splitlines())
 
 
 if __name__ == "__main__":

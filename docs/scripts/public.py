@@ -104,7 +104,7 @@ INTERNALS = (
 #: A link to a file of the repository -> where the same is on the site.
 ON_THE_SITE = (
     (re.compile(r"\]\(((?:\.\./)*)\.\./benchmarks/results/"), r"](\1benchmarks/"),
-    (re.compile(r"\]\(((?:\.\./)*)\.\./src/sinksort/operators/__init__\.py\)"), r"](\1reference/sinksort.md#options)"),
+    (re.compile(r"\]\(((?:\.\./)*)\.\./src/sinksort/core/options\.py\)"), r"](\1reference/sinksort.md#options)"),
     (re.compile(r"(\]\([^)\s]*notebooks/[^)\s]+)\.ipynb\)"), r"\1.md)"),
 )
 

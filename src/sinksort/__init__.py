@@ -78,3 +78,8 @@ def __getattr__(name: str) -> "ModuleType":
     if name in _PACKAGES:
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """What is public, so that completion shows no inner module."""
+    return sorted([*__all__, *_PACKAGES, *(name for name in globals() if name.startswith("__"))])

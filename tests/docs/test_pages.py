@@ -96,6 +96,32 @@ def test_every_block_is_code_that_runs_output_or_a_command(name):
     assert opened.count("python") == len(pages.blocks(PAGES[name])), "Python in an indented block would not run"
 
 
+@pytest.mark.parametrize("name", WITH_CODE)
+def test_code_is_not_wider_than_the_page(name):
+    """At 1280 pixels a block of the site shows 88 columns; wider ones have to be moved sideways."""
+    lines = [line for block in pages.blocks(PAGES[name]) for line in block.code.splitlines()]
+    assert [line for line in lines if len(line) > 88] == []
+
+
+EXTRA_OF = {"sklearn": "sklearn", "sinksort.sklearn": "sklearn", "matplotlib": "plot", "sinksort.plot": "plot"}
+
+
+@pytest.mark.parametrize("name", [*WITH_CODE, *(str(path.relative_to(ROOT)) for path in NOTEBOOKS)])
+def test_page_that_needs_an_extra_says_so_first(name):
+    path = ROOT / name
+    if path.suffix == ".ipynb":
+        cells = nbformat.read(path, as_version=4).cells
+        first, code = cells[0].source, "\n".join(cell.source for cell in cells if cell.cell_type == "code")
+    else:
+        first = path.read_text(encoding="utf-8").split("```python")[0]
+        code = "\n".join(block.code for block in pages.blocks(path))
+    imported = re.findall(
+        r"^\s*(?:import|from) (sinksort\.sklearn|sinksort\.plot|sklearn|matplotlib)", code, re.MULTILINE
+    )
+    installed = {extra for extras in re.findall(r"pip install '\.\[([\w,]+)\]'", first) for extra in extras.split(",")}
+    assert {EXTRA_OF[package] for package in imported} <= installed
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_commands_exist(name):
     """``make`` has the target, ``python`` the file, ``sinksort`` the subcommand, ``pip`` the extra."""

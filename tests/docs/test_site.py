@@ -107,6 +107,22 @@ def test_site_is_whole(tmp_path):
     assert 'name="viewport"' in mathematics
 
 
+def test_titles_in_the_menu_of_results_differ():
+    """A page without a title of its own in the menu has its heading there."""
+    pages = sorted((ROOT / "benchmarks/results").glob("*.md"))
+    headings = {page.stem: page.read_text(encoding="utf-8").split("\n")[0] for page in pages}
+    shown = [hooks.IN_THE_MENU.get(name, heading) for name, heading in headings.items()]
+    assert len(set(shown)) == len(shown)
+    assert set(hooks.IN_THE_MENU) <= set(headings)
+
+
+def test_a_wide_table_has_a_page_without_side_bars():
+    assert not hooks.wide("| a | b |\n|---|---|\n| 1 | 2 |")
+    assert hooks.wide("text\n" + "|a" * 8 + "|")
+    assert hooks.wide(f"| {'word ' * 60} |")
+    assert not hooks.wide("word " * 100)
+
+
 def test_warnings_fail_the_build():
     settings = yaml.load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"), yaml.BaseLoader)
     assert settings["strict"] == "true"
@@ -154,7 +170,7 @@ def test_public_names_become_links_and_others_do_not():
         ("[a](../benchmarks/results/versus_cpu.md)", "[a](benchmarks/versus_cpu.md)"),
         ("[a](../../benchmarks/results/kinds_h200.md#b)", "[a](../benchmarks/kinds_h200.md#b)"),
         ("[a](../notebooks/1-operators.ipynb)", "[a](../notebooks/1-operators.md)"),
-        ("[a](../src/sinksort/operators/__init__.py)", "[a](reference/sinksort.md#options)"),
+        ("[a](../src/sinksort/core/options.py)", "[a](reference/sinksort.md#options)"),
         ("[a](eps.md)", "[a](eps.md)"),
     ],
 )

@@ -171,7 +171,7 @@ def options(posed: ReadOut) -> Given:
         "squash": softsign if case.squash == "softsign" else case.squash,
         "solver": sinksort.Newton(), "backend": case.backend,
         "reduction": "none", "pair_weights": "equal", "margin": 1.0, "gain": "linear", "J": "relu", "rescale": False,
-        "positives": "all",
+        "positives": "all", "objective": "nll", "log": False,
     }  # fmt: skip
     data = {name: given[what] for name, what in read.data.items()}
     wanted = [name for name in inspect.signature(read.function).parameters if name not in data]

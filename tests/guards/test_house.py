@@ -48,9 +48,8 @@ BROKEN: dict[str, str] = {
         "kernels.cpu.row.work"
     ),
     "kernels.cpu.lanes.band_read": "kernels.cpu.row.read",
-    "kernels.cpu.lanes.band_rows": (
-        "kernels.cpu.row.all_targets kernels.cpu.row.double_backward kernels.cpu.row.read kernels.cpu.row.solve "
-        "kernels.cpu.row.work"
+    "kernels.cpu.lanes.band_others": (
+        "kernels.cpu.row.all_targets kernels.cpu.row.double_backward kernels.cpu.row.solve kernels.cpu.row.work"
     ),
     "kernels.cpu.lanes.rows_backward": "kernels.cpu.row.double_backward",
     "kernels.cpu.row.work": "kernels.cpu.sort.rows",

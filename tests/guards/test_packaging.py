@@ -158,7 +158,15 @@ def test_make_says_what_it_can_do():
 
 def test_make_says_when_there_is_no_python(tmp_path):
     made = subprocess.run(
-        ["make", "-f", str(ROOT / "Makefile"), "demo", "PYTHON=", f"READY={tmp_path / 'ready'}"],
+        [
+            "make",
+            "-f",
+            str(ROOT / "Makefile"),
+            "demo",
+            "PYTHON=",
+            f"DEMO_NEW={tmp_path / 'ready'}",
+            f"READY={tmp_path / 'no'}",
+        ],
         cwd=ROOT,
         capture_output=True,
         text=True,

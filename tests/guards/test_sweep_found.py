@@ -80,3 +80,11 @@ def test_the_three_of_a_kind_are_what_a_row_of_three_says() -> None:
     torch.testing.assert_close(values[1], torch.cat([pair, torch.zeros(1)]), rtol=0, atol=2e-6)
     torch.testing.assert_close(values[2], sinksort.soft_topk(x[2], 3).values, rtol=0, atol=2e-6)
     assert torch.equal(values[3], torch.zeros(3))
+
+
+def test_what_is_taken_of_a_longer_row_may_weigh_nothing() -> None:
+    x = torch.tensor([[3.0, 1.0, 2.0, 5.0], [4.0, 0.0, 0.0, 0.0]])
+    mask = torch.tensor([[True, True, True, True], [True, False, False, False]])
+    weights = torch.tensor([[0.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0]])
+    values = sinksort.soft_topk(x, 1, mask=mask, weights=weights, eps=1e-3).values
+    torch.testing.assert_close(values, torch.tensor([[5.0], [4.0]]), rtol=0, atol=1e-3)

@@ -310,13 +310,19 @@ def test_triton_answers_where_a_plan_falls_apart():
 def list_losses(n):
     ranks = torch.stack([torch.randperm(n, generator=torch.Generator().manual_seed(s)) for s in range(6)]) + 1
     relevance = torch.randint(0, 3, (6, n), generator=torch.Generator().manual_seed(7))
+    paper = {"squash": "sigmoid"}
+    order = {"objective": "nll", **paper}
     return {
-        "cross-entropy": lambda x, **o: losses.permutation_cross_entropy(x, ranks, **o),
-        "with ties": lambda x, **o: losses.permutation_cross_entropy(x, (ranks + ranks.flip(-1)) / 2, **o),
-        "ndcg": lambda x, **o: losses.ndcg_loss(x, relevance, **o),
-        "ndcg at 3": lambda x, **o: losses.ndcg_loss(x, relevance, 3, gain="exponential", **o),
-        "precision": lambda x, **o: losses.average_precision_loss(x, relevance, **o),
-        "recall": lambda x, **o: losses.recall_at_k_loss(x, relevance, 2, **o),
+        "cross-entropy": lambda x, **o: losses.permutation_cross_entropy(x, ranks, **order, **o),
+        "cross-entropy, binary": lambda x, **o: losses.permutation_cross_entropy(x, ranks, **paper, **o),
+        "with ties": lambda x, **o: losses.permutation_cross_entropy(x, (ranks + ranks.flip(-1)) / 2, **order, **o),
+        "cross-entropy, partial": lambda x, **o: losses.partial_order_loss(
+            x, (ranks - 1).clamp(min=1), ranks, **paper, **o
+        ),
+        "ndcg": lambda x, **o: losses.ndcg_loss(x, relevance, **paper, **o),
+        "ndcg at 3": lambda x, **o: losses.ndcg_loss(x, relevance, 3, gain="exponential", **paper, **o),
+        "precision": lambda x, **o: losses.average_precision_loss(x, relevance, **paper, **o),
+        "recall": lambda x, **o: losses.recall_at_k_loss(x, relevance, 2, **paper, **o),
     }
 
 

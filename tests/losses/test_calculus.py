@@ -42,7 +42,19 @@ def plain(function: Call, *fixed: object) -> Call:
 
 
 CASES = {
-    "topk relu": Case(lambda x, _, **o: losses.topk_loss(x, LABELS, 2, **o), None, "rows"),
+    "topk relu": Case(lambda x, _, **o: losses.topk_loss(x, LABELS, 2, J="relu", **o), None, "rows"),
+    "topk": Case(lambda x, _, **o: losses.topk_loss(x, LABELS, 2, **o), None, "rows"),
+    "membership": Case(lambda x, _, **o: losses.membership_loss(x, LABELS, 2, **o), None, "rows"),
+    "membership of all": Case(
+        lambda x, _, **o: losses.membership_loss(x, torch.tensor([[2, 3], [0, -1], [6, 1]]), **o), None, "rows"
+    ),
+    "membership of any": Case(
+        lambda x, _, **o: losses.membership_loss(
+            x, torch.tensor([[2, 3], [0, -1], [6, 1]]), p_k=(0.2, 0.5, 0.3), power=0.5, positives="any", **o
+        ),
+        None,
+        "rows",
+    ),
     "topk log rescaled": Case(lambda x, _, **o: losses.topk_loss(x, LABELS, J="log", rescale=True, **o), None, "rows"),
     "topk any": Case(
         lambda x, _, **o: losses.topk_loss(x, torch.tensor([[2, 3], [0, -1], [6, 1]]), J="sqrt", positives="any", **o),
@@ -68,7 +80,13 @@ CASES = {
     "average precision at 3": Case(plain(losses.average_precision_loss, 3), GRADES, "rows"),
     "reciprocal rank": Case(plain(losses.reciprocal_rank_loss), GRADES, "rows"),
     "recall at 2": Case(plain(losses.recall_at_k_loss, 2), GRADES, "rows"),
-    "permutation": Case(plain(losses.permutation_cross_entropy), RANKS, "rows"),
+    "permutation": Case(
+        lambda x, t, **o: losses.permutation_cross_entropy(x, t, objective="nll", **{"squash": "sigmoid", **o}),
+        RANKS,
+        "rows",
+    ),
+    "permutation binary": Case(plain(losses.permutation_cross_entropy), RANKS, "rows"),
+    "partial order": Case(lambda x, t, **o: losses.partial_order_loss(x, (t - 1).clamp(min=1), t, **o), RANKS, "rows"),
     "parity": Case(lambda x, g, **o: losses.quantile_parity_loss(x, g, num_quantiles=5, p=2, **o), GROUPS, "entries"),
     "knn": Case(
         lambda x, g, **o: losses.knn_loss(x, g, torch.tensor([0, 1, 2]), 3, num_classes=3, **o), GROUPS, "rows"
@@ -106,7 +124,7 @@ def test_padding_changes_nothing(case):
 
     mask = padded(torch.ones(ROWS, N, dtype=torch.bool), False)
     other = None if case.other is None else padded(case.other, 1)
-    labelled = {"topk relu", "topk log rescaled", "topk any"}
+    labelled = {name for name in CASES if name.startswith(("topk", "membership"))}
     x = X.clone().requires_grad_()
     plain_loss = case.call(x, case.other, reduction="none")
     (plain_grad,) = torch.autograd.grad(plain_loss.sum(), x)
@@ -187,7 +205,8 @@ def test_float32_is_near_float64(case):
 @pytest.mark.parametrize("name", ["topk relu", "spearman", "kendall", "ndcg", "average precision", "permutation"])
 def test_losses_on_orders_do_not_depend_on_scale_and_origin(name):
     case = CASES[name]
-    torch.testing.assert_close(case.call(X, case.other), case.call(1e3 * X + 50.0, case.other))
+    squash = {} if name == "topk relu" else {"squash": "sigmoid"}  # which that has already
+    torch.testing.assert_close(case.call(X, case.other, **squash), case.call(1e3 * X + 50.0, case.other, **squash))
 
 
 @pytest.mark.parametrize("name", ["ndcg", "average precision", "reciprocal rank", "recall at 2", "spearman", "kendall"])
@@ -236,8 +255,8 @@ def test_best_soft_rank_stays_below_the_number_of_classes():
     logits = torch.tensor(np.random.default_rng(7).normal(size=(200, 10)))
     won = logits.argmax(-1)
     assert losses.topk_error(logits, won) == 0
-    at = {eps: losses.topk_loss(logits, won, eps=eps).item() for eps in (1e-1, 1e-2, 1e-3)}
+    at = {eps: losses.topk_loss(logits, won, J="relu", eps=eps).item() for eps in (1e-1, 1e-2, 1e-3)}
     assert 1.2 < at[1e-1] < 1.8
     assert 0.2 < at[1e-2] < 0.5
     assert 0.0 < at[1e-3] < 0.1
-    assert losses.topk_loss(logits, won, rescale=True).item() < at[1e-2] / 1.5
+    assert losses.topk_loss(logits, won, J="relu", rescale=True).item() < at[1e-2] / 1.5

@@ -130,7 +130,7 @@ CASES = {
     "unknown J": (
         lambda: losses.topk_loss(X, torch.tensor([0, 1]), J="hinge"),
         ValueError,
-        "J (unless it is a callable) must be one of 'relu', 'normalized', 'log', 'sqrt', 'softplus', 'sigmoid'",
+        "J (unless it is a callable) must be one of 'membership', 'relu', 'normalized', 'log', 'sqrt', 'softplus'",
     ),
     "unknown positives": (
         lambda: losses.topk_loss(X, torch.tensor([0, 1]), positives="some"),
@@ -234,7 +234,7 @@ CASES = {
     "unknown squash": (
         lambda: losses.trimmed_loss(ROW, squash="tanh"),
         ValueError,
-        "squash (unless it is None or a callable) must be one of 'robust', 'sigmoid', 'arctan', got 'tanh'.",
+        "squash must be 'sigmoid', 'arctan', 'robust' (where all values of a row are at hand), None",
     ),
     "levels that are no numbers": (
         lambda: losses.trimmed_loss(ROW, "a", 1.0),

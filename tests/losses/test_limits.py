@@ -102,7 +102,7 @@ def test_smooth_penalties_are_near_what_they_smooth():
     wrong = losses.topk_error(logits, labels, reduction="none")
     sigmoid = losses.topk_loss(logits, labels, J="sigmoid", eps=SHARP, reduction="none")
     assert ((sigmoid > 0.5) == wrong.bool()).all()
-    relu = losses.topk_loss(logits, labels, eps=SHARP, reduction="none")
+    relu = losses.topk_loss(logits, labels, J="relu", eps=SHARP, reduction="none")
     softplus = losses.topk_loss(logits, labels, J="softplus", eps=SHARP, reduction="none")
     assert ((softplus - relu > 0) & (softplus - relu <= np.log(2) + 1e-6)).all()
 
@@ -378,13 +378,16 @@ def test_permutation_cross_entropy_reads_the_plan(eps):
     scores = spaced(3, 6, 22) + 0.05 * torch.tensor(np.random.default_rng(23).normal(size=(3, 6)))
     true = np.stack([np.random.default_rng(s).permutation(6) for s in range(3)]) + 1
     uniform = np.full(6, 1 / 6)
-    expected = []
+    expected, binary = [], []
     for row, ranks in zip(scores.numpy(), true, strict=True):
         C = oracles.cost_matrix(oracles.squashed(row), oracles.grid(6))
         P = oracles.solve(C, uniform, uniform, eps).P
-        expected.append(-np.log(6 * P[np.arange(6), ranks - 1]).mean())
-    ours = losses.permutation_cross_entropy(scores, torch.tensor(true), eps=eps, reduction="none")
-    close(ours, expected, 1e-6)
+        p, right = 6 * P, np.eye(6)[ranks - 1]
+        expected.append(-np.log((p * right).sum(-1)).mean())
+        binary.append(expected[-1] - ((1 - right) * np.log1p(-p)).sum() / 6)
+    given = {"eps": eps, "squash": "sigmoid", "reduction": "none"}
+    close(losses.permutation_cross_entropy(scores, torch.tensor(true), objective="nll", **given), expected, 1e-6)
+    close(losses.permutation_cross_entropy(scores, torch.tensor(true), **given), binary, 1e-6)
 
 
 def test_permutation_cross_entropy_is_small_for_the_right_order_only():

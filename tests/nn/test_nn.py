@@ -33,9 +33,10 @@ W_ENTRIES = torch.tensor([[1.0, 2.0, 0.5, 1.0, 3.0, 1.0]] * 4, dtype=torch.float
 MASK = torch.tensor([[True] * 5 + [False]] * 2 + [[True] * 6] * 2)
 
 #: module with every option off its default, the function with the same, what they are called with, their weights
-OPTIONS = {"eps": 0.05, "cost": 1.5, "squash": "arctan", "reduction": "sum"}
+OPTIONS = {"eps": 0.07, "cost": 1.5, "squash": "arctan", "reduction": "sum"}
 PAIRS = {
     "TopKLoss": ((2,), {"J": "log", "rescale": True, "positives": "any"}, (X, LABELS), W_ROWS),
+    "MembershipLoss": ((2,), {"power": 0.5, "positives": "any"}, (X, LABELS), W_ROWS),
     "LeastQuantileLoss": ((0.7,), {"power": 2.0, "width": 0.3}, (X,), W_ENTRIES),
     "TrimmedLoss": ((0.1, 0.7), {}, (X,), W_ENTRIES),
     "MedianOfMeans": ((3,), {}, (X,), W_ENTRIES),
@@ -45,7 +46,13 @@ PAIRS = {
     "AveragePrecisionLoss": ((3,), {}, (X, GRADES), W_ROWS),
     "ReciprocalRankLoss": ((3,), {}, (X, GRADES), W_ROWS),
     "RecallAtKLoss": ((3,), {}, (X, GRADES), W_ROWS),
-    "PermutationCrossEntropy": ((), {}, (X, torch.tensor([[1, 2, 3, 4, 5, 2]] * 4)), W_ROWS),
+    "PartialOrderLoss": (
+        (),
+        {},
+        (X, torch.tensor([[1, 1, 3, 1, 1, 2]] * 4), torch.tensor([[1, 4, 5, 5, 5, 2]] * 4)),
+        W_ROWS,
+    ),
+    "PermutationCrossEntropy": ((), {"objective": "nll"}, (X, torch.tensor([[1, 2, 3, 4, 5, 2]] * 4)), W_ROWS),
     "QuantileParityLoss": ((), {"p": 2.0, "num_quantiles": 5, "num_groups": 3}, (X, GROUPS), W_ENTRIES),
     "KNNLoss": ((3,), {"objective": "nll", "num_classes": 6}, (X, GROUPS, torch.tensor([0, 1, 2, 0])), W_ROWS),
     "ConformalSizeLoss": (
@@ -57,6 +64,7 @@ PAIRS = {
 }
 FUNCTIONS = {
     "TopKLoss": losses.topk_loss,
+    "MembershipLoss": losses.membership_loss,
     "LeastQuantileLoss": losses.least_quantile_loss,
     "TrimmedLoss": losses.trimmed_loss,
     "MedianOfMeans": losses.median_of_means,
@@ -66,6 +74,7 @@ FUNCTIONS = {
     "AveragePrecisionLoss": losses.average_precision_loss,
     "ReciprocalRankLoss": losses.reciprocal_rank_loss,
     "RecallAtKLoss": losses.recall_at_k_loss,
+    "PartialOrderLoss": losses.partial_order_loss,
     "PermutationCrossEntropy": losses.permutation_cross_entropy,
     "QuantileParityLoss": losses.quantile_parity_loss,
     "KNNLoss": losses.knn_loss,
@@ -146,10 +155,10 @@ def test_module_has_the_options_of_its_function_with_the_same_defaults(name):
 @every
 def test_module_is_printed_copied_and_pickled(name):
     positional, options, given, _ = PAIRS[name]
-    module = getattr(snn, name)(*positional, **options, eps=0.05)
+    module = getattr(snn, name)(*positional, **options, eps=0.07)
     shown = repr(module)
     assert shown.startswith(f"{name}(")
-    assert "eps=0.05" in shown
+    assert "eps=0.07" in shown
     assert "squash" not in shown  # the default
     for option, value in options.items():
         assert f"{option}={value!r}" in shown

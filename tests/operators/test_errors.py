@@ -253,7 +253,10 @@ WRONG: list[tuple[type[Exception], str, Call]] = [
     ),
     (
         ValueError,
-        "squash must be 'sigmoid', 'arctan', None (x is already in [0, 1]) or an increasing callable, got 'tanh'.",
+        (
+            "squash must be 'sigmoid', 'arctan', 'robust' (where all values of a row are at hand), None (x as it is) "
+            "or an increasing callable, got 'tanh'."
+        ),
         lambda: sinksort.soft_rank(X, squash="tanh"),
     ),
     (

@@ -380,7 +380,7 @@ def test_several_read_outs_share_one_solve(monkeypatch: pytest.MonkeyPatch) -> N
 #: What an option is where nothing is said, in every function that has it, but for those that have their own.
 DEFAULTS: dict[str, Any] = {"dim": -1, "descending": False, "largest": True, "keepdim": False, "eps": 1e-2, "cost": 2,
                             "squash": "sigmoid", "backend": "auto", "reduction": "mean",
-                            "interpolation": "hazen"}  # fmt: skip
+                            "interpolation": "hazen", "log": False}  # fmt: skip
 OWN_DEFAULTS: dict[str, dict[str, Any]] = {
     "compile": {"device": "cpu"},
     "conformal_quantile": {"alpha": 0.1},
@@ -391,14 +391,20 @@ OWN_DEFAULTS: dict[str, dict[str, Any]] = {
     "least_quantile_loss": {"q": 0.5, "power": 1.0, "eps": 0.1, "squash": "robust"},
     "median_of_means": {"eps": 0.1, "squash": "robust"},
     "ndcg": {"gain": "linear"},
-    "ndcg_loss": {"gain": "linear"},
+    "membership_loss": {"k": 1, "power": 0.0, "positives": "all", "eps": 1.0},
+    "average_precision_loss": {"eps": 0.1},
+    "ndcg_loss": {"gain": "linear", "eps": 0.1},
+    "partial_order_loss": {"eps": 0.05},
+    "permutation_cross_entropy": {"objective": "binary", "eps": 0.05},
+    "recall_at_k_loss": {"eps": 0.1},
+    "reciprocal_rank_loss": {"eps": 0.1},
     "permutation_accuracy": {"whole": False},
     "quantile_parity": {"p": 1.0, "num_quantiles": 16},
     "quantile_parity_loss": {"p": 1.0, "num_quantiles": 16},
     "soft_conformal_quantile": {"alpha": 0.1, "eps": 3e-3},
     "soft_knn_vote": {"eps": 0.1},
     "topk_error": {"k": 1, "positives": "all"},
-    "topk_loss": {"k": 1, "J": "relu", "rescale": False, "positives": "all"},
+    "topk_loss": {"k": 1, "J": "membership", "rescale": False, "positives": "all", "squash": "auto"},
     "trimmed_loss": {"low": 0.0, "high": 0.9, "eps": 0.1, "squash": "robust"},
 }
 

@@ -7,8 +7,10 @@ import gzip
 import hashlib
 import http.client
 import io
+import socket
 import struct
 import tarfile
+import urllib.error
 
 import numpy as np
 import pytest
@@ -380,6 +382,18 @@ def test_every_data_set_can_be_downloaded(tmp_path, monkeypatch):
 def test_download_without_an_address(tmp_path):
     with pytest.raises(LookupError, match=r"lost.csv has no official address .* sinksort data --place"):
         list(datasets.download("nowhere", tmp_path))
+
+
+def test_a_machine_without_a_network_is_told_the_address(monkeypatch):
+    def offline(*_, **__):
+        raise urllib.error.URLError(socket.gaierror(-2, "Name or service not known"))
+
+    monkeypatch.setattr(datasets.urllib.request, "urlopen", offline)
+    with pytest.raises(
+        OSError, match=r"https://example.org/x cannot be fetched \(.*Name or service not known\)"
+    ) as told:
+        datasets.fetch("https://example.org/x")
+    assert "sinksort data --place FOLDER" in str(told.value)
 
 
 def test_only_https_and_files_are_fetched():

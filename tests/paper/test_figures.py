@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import itertools
+import re
 
 import numpy as np
 import ot
@@ -186,6 +187,7 @@ def test_demo_end_to_end(tmp_path, monkeypatch):
         dataclasses.replace(short["quantile-regression"][1], steps=5),
     )
     monkeypatch.setattr(demo, "TRAININGS", short)
+    monkeypatch.setattr(demo, "SEEDS", range(2))
     console = Console(width=80, file=io.StringIO(), force_terminal=False)
     written = demo.run(tmp_path / "out", console)
     assert all(path.exists() for path in written)
@@ -193,11 +195,23 @@ def test_demo_end_to_end(tmp_path, monkeypatch):
     assert names == {f"{name}.{suffix}" for name in FIGURES for suffix in ("png", "svg")}
     said = console.file.getvalue()
     assert "How exact are they?" in said
+    sentences = re.sub(r"\s+", " ", said)
+    assert sentences.count(" of 2 runs).") == 3
+    assert sentences.index("cross-entropy (lower in") < sentences.index("How exact are they?")
+    assert "Least-quantile regression on diabetes: 2 runs of 4 trainings ... The 50% quantile" in sentences
+    assert "Test lists in the right order: " in sentences
+    assert "Test accuracy: " in sentences
+    files = {path.name for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    assert [name for name in files if "cifar" in name or "mnist" in name] == []
     assert str(tmp_path / "out/report/report.html") in said
     assert [line for line in said.splitlines() if len(line) > 80 and str(tmp_path) not in line] == []
     page = (tmp_path / "out/report/report.html").read_text()
     for word in ("diabetes", "Sorting 2-digit numbers", "transport, scores as they are", "0/1 loss, k = 1"):
         assert word in page
+    assert page.index("Held-out metrics") < page.index("Figures 1 to 3")
+    assert f"demo --out {tmp_path / 'out'}</code>" in page
+    for word in ("Not run", "0.00 h", "sinksort report"):
+        assert word not in page
 
 
 def test_table_shows_hard_ranks_and_sorted_values():

@@ -181,7 +181,7 @@ def test_the_top_k_loss(k: int) -> None:
         max(0.0, L - ranks_of(z, 1e-2, SQUASHES["sigmoid"])[label] - k + 1)
         for z, label in zip(logits, labels, strict=True)
     ]
-    ours = topk_loss(tensor(logits), torch.from_numpy(labels), k, reduction="none")
+    ours = topk_loss(tensor(logits), torch.from_numpy(labels), k, J="relu", reduction="none")
     np.testing.assert_allclose(ours.numpy(), lost, atol=1e-8)
 
 

@@ -188,7 +188,7 @@ def test_wrong_chunks(chunks: object, error: type[Exception], message: str) -> N
 
 def test_other_wrong_arguments() -> None:
     x = [torch.randn(N)]
-    with pytest.raises(ValueError, match="squash must be 'sigmoid', 'arctan', None"):
+    with pytest.raises(ValueError, match="squash must be 'sigmoid', 'arctan', 'robust'"):
         streaming.soft_rank(x, squash="tanh")
     with pytest.raises(ValueError, match="eps must be larger for values that are not all in one place: got 1e-12"):
         streaming.soft_rank(x, eps=1e-12)

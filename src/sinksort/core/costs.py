@@ -23,7 +23,7 @@ Cost: TypeAlias = float | Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Power:
-    """h(u) = abs(u)^p with p >= 1; ``cost=p`` is short for ``cost=Power(p)``.
+    """The cost h(u) = abs(u)^p of a distance u, with p >= 1; ``cost=p`` is short for ``cost=Power(p)``.
 
     With p > 1 ranks become hard as eps goes to 0. With p = 1 they never do, because abs(u) is not strictly convex: see
     docs/eps.md.
@@ -53,7 +53,9 @@ class Power:
 
 @dataclass(frozen=True)
 class Huber:
-    """Quadratic within ``delta`` of the target, linear beyond: h(u) = u^2/2, then delta (abs(u) - delta/2).
+    """A cost that is quadratic within ``delta`` of the target and linear beyond.
+
+    h(u) = u^2/2 for abs(u) <= delta, and delta (abs(u) - delta/2) beyond.
 
     >>> import torch, sinksort
     >>> sinksort.Huber(1.0)(torch.tensor([-3.0, 0.5]))

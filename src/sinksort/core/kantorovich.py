@@ -19,11 +19,13 @@ from torch import Tensor
 
 from .checks import values_readable
 from .modes import PLAIN, ordinary
+from .options import explained
 from .problem import as_rows, existing, like_targets, live_rows, numbers_too, target_rows, wide_dtype
 
 _SLACK = 1e-12  #: two cumulative sums of the same numbers, rounded differently, are not farther apart
 
 
+@explained
 @numbers_too
 def kantorovich_rank(
     x: Tensor,
@@ -36,10 +38,14 @@ def kantorovich_rank(
     target_weights: Tensor | None = None,
     num_targets: int | None = None,
 ) -> Tensor:
-    """Exact K-ranks of Definition 1: the hard ranks (ties averaged) when m = n and all weights are equal.
+    """Exact ranks, without softness, for any weights and targets: 1 for the smallest value, equal ones share a rank.
 
-    Differentiable in ``weights`` and ``target_weights``; the gradient in x is zero. Without entropy the answer does not
-    depend on the positions of ``targets``: they are counted and must increase, and they have no gradient.
+    These are the K-ranks of the paper's Definition 1, the limit of ``soft_rank`` at eps = 0. They have a gradient in
+    ``weights`` and ``target_weights``; the gradient in x is zero. They do not depend on the positions of ``targets``,
+    which are counted and must increase.
+
+    Returns:
+        The ranks, in the shape and dtype of x.
 
     >>> import torch, sinksort
     >>> sinksort.kantorovich_rank(torch.tensor([0.38, 4.0, -2.0, 6.0, -9.0]))
@@ -124,6 +130,7 @@ def order_of(rows: Tensor) -> Tensor:
     return rows.argsort(-1)
 
 
+@explained
 @numbers_too
 def kantorovich_sort(
     x: Tensor,
@@ -136,10 +143,13 @@ def kantorovich_sort(
     target_weights: Tensor | None = None,
     num_targets: int | None = None,
 ) -> Tensor:
-    """Exact K-sort of Definition 1: ``torch.sort(x).values`` when m = n and all weights are equal.
+    """Exact sorted values, without softness, for any weights and targets: ``torch.sort(x).values`` if all are equal.
 
-    Differentiable in x and in both weights. Without entropy the answer does not depend on the positions of
-    ``targets``: they are counted and must increase, and they have no gradient.
+    This is the K-sort of the paper's Definition 1, the limit of ``soft_sort`` at eps = 0. It has a gradient in x and in
+    both weights, and does not depend on the positions of ``targets``, which are counted and must increase.
+
+    Returns:
+        The sorted values, in the shape of x with m entries along ``dim``.
 
     >>> import torch, sinksort
     >>> x = torch.tensor([0.38, 4.0, -2.0, 6.0, -9.0])
@@ -163,6 +173,7 @@ def kantorovich_sort(
     return out.to(x.dtype).movedim(-1, dim)
 
 
+@explained
 def kantorovich_plan(
     x: Tensor,
     *,
@@ -174,11 +185,15 @@ def kantorovich_plan(
     target_weights: Tensor | None = None,
     num_targets: int | None = None,
 ) -> Tensor:
-    """The exact plan (..., n, m) of Definition 1, which ``Plan.matrix`` approaches for eps -> 0. ``dim`` goes last.
+    """The exact plan as a matrix: how much of each value goes to each target.
 
-    Rows are in the order of x and sum to its weights, columns sum to the target weights. Equal values divide among
-    themselves what their interval overlaps. Differentiable in both weights; the gradient in x is zero. The matrix
-    takes n m numbers; ``kantorovich_rank`` and ``kantorovich_sort`` do not need it.
+    ``Plan.matrix`` approaches it for small eps. Rows are in the order of x and sum to its weights, columns sum to the
+    target weights. Equal values divide among themselves what their interval overlaps. It has a gradient in both
+    weights; the gradient in x is zero. The matrix takes n m numbers; ``kantorovich_rank`` and ``kantorovich_sort`` do
+    not need it.
+
+    Returns:
+        The plan (..., n, m): the batch of x first, then its values, then the targets.
 
     >>> import torch, sinksort
     >>> sinksort.kantorovich_plan(torch.tensor([0.3, 0.1, 0.2]), target_weights=torch.tensor([0.5, 0.5]))

@@ -32,8 +32,8 @@ SLOPES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 def require_squash(squash: Squash) -> None:
     if squash is not None and not callable(squash) and squash not in INCREASING_MAPS:
         raise ValueError(
-            "squash must be 'sigmoid', 'arctan', None (x is already in [0, 1]) or an increasing callable, "
-            f"got {squash!r}."
+            "squash must be 'sigmoid', 'arctan', 'robust' (where all values of a row are at hand), None (x as it is) "
+            f"or an increasing callable, got {squash!r}."
         )
 
 

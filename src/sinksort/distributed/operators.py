@@ -37,7 +37,7 @@ def soft_rank(
     squash: Squash = "sigmoid",
     group: Group = None,
 ) -> Tensor:
-    """Sinkhorn ranks among the values of all ranks: ``x`` is this rank's part of every row, along ``dim``.
+    """Soft ranks among the values of all processes: ``x`` is this process's part of every row, along ``dim``.
 
     Returns the ranks of this rank's values, from 1 to the number of values on all ranks together, in the shape of x.
     Shards need not have the same size, and may be empty.

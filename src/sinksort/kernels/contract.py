@@ -47,6 +47,7 @@ as a fraction of n.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -66,7 +67,7 @@ class Request(NamedTuple):
     squash: str | None  #: "sigmoid", "arctan", or None when x is x~
     m: int | None = None  #: how many targets the nodes stand for; None: y are the targets
     #: (R or 1, 6, K) float32, for the estimate of a rule's error. (1, 0, K): rows have default targets and padding.
-    #: Padding is the largest number there is, weighs nothing, and has targets behind all others that weigh nothing.
+    #: That is the largest number there is, it weighs nothing, and it has targets behind all others that weigh nothing.
     last: Tensor | None = None
     prepared: dict[Any, Any] | None = None  #: what kernels prepared, for requests that differ in x alone
 
@@ -78,6 +79,11 @@ class _ToCome(threading.local):
 
 
 to_come = _ToCome()
+
+
+def if_differentiated(backward: Callable[[], Any]) -> Callable[[], Any] | None:
+    """``backward``, if this thread's call will be followed by its gradient."""
+    return backward if to_come.gradient else None
 
 
 def some_rows(request: Request, rows: Tensor) -> Request:

@@ -3,31 +3,38 @@
 When     Eager calls on the CPU with the default solver, of at most 2,048 values and targets a row, where Numba is
          installed. Everything else (``torch.compile``, ``torch.func``, forward mode, other devices, other solvers) is
          solved by ``plan.solve``.
-Why      128 x 100, forward and backward, 2 threads of an EPYC that had other work: float64 ranks take 9.6 ms, cost 1.5
-         takes 16 ms, ``sort_with`` takes 8.5 ms. The torch reference takes about 200 ms for each (2026-11-19).
+Why      128 x 100, forward and backward, in units of a plain float32 ``soft_rank``: float64 ranks take 7 to 8, cost 1.5
+         takes 11 to 19, second derivatives take 12 to 15. The torch reference takes more than 100 for each.
 Keeps    What ``plan.Plan`` keeps. Its M, gamma and start are made when they are first needed.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.blocks import solve_in_blocks
+from ..core.checks import require_floating, require_non_negative
+from ..core.costs import Huber, Power, resolve_cost
 from ..core.gradients import attach
-from ..core.modes import PLAIN, eager
+from ..core.modes import PLAIN, eager, ordinary, remembered
+from ..core.option_values import DEFAULT_SOLVER, Options
 from ..core.plan import Plan, pivot_of
-from ..core.problem import Problem
+from ..core.problem import Problem, as_rows, entropy, like_rows, pose
 from ..core.semidual import without_subnormals
 from ..core.solvers import Newton, Solver
 from ..core.solvers.start import staircase_potentials
+from ..core.squash import INCREASING_MAPS
 from .dispatch import MOST_EXACT
 
+_MOST_PAIRS = 1 << 19  #: of values and nodes of a longer row, beyond which a grid in torch takes less time and memory
 _MOST_EPS = 1e100  #: beyond it no plan changes; an infinite eps would be multiplied by 0
-_ORDINARY = Newton()
 
 
 def exact_plan(problem: Problem, solver: Solver) -> Plan | None:
@@ -105,11 +112,139 @@ def _some(given: Any, rows: Tensor) -> Any:
     return type(given)(*(t.index_select(0, rows) if isinstance(t, Tensor) and len(t) == R else t for t in given))
 
 
+def exact_ranks(x: Tensor, options: Options, by_all: bool) -> Tensor | None:
+    """Return ranks on default targets by kernels, or None where a plan must be made (and arguments be complained of).
+
+    by_all  whether all targets may be taken one by one; else a rule must be enough for all rows
+    """
+    if not ready(x, options.solver):
+        return None
+    dim, descending, eps, cost, squash = options.dim, options.descending, options.eps, options.cost, options.squash
+    known = isinstance(cost, (int, float, Power, Huber)) and (squash is None or isinstance(squash, str))
+    if not (known and ordinary() and (squash is None or squash in INCREASING_MAPS)):
+        return None
+    rows, whole, family = as_rows(x, dim), _whole(), _family()
+    n, batch = rows.shape[-1], rows.shape[:-1]
+    m = n if options.num_targets is None else options.num_targets
+    if rows.numel() == 0 or type(m) is not int or m < 1:
+        return None
+    flat = rows.reshape(-1, n)
+    a = _equal(n) if options.weights is None else _shares(options.weights, x, dim)
+    kind, power = family.kind_of(resolve_cost(cost))
+    entropies = entropy(eps, batch, x.device, torch.float64).reshape(-1).clamp(max=_MOST_EPS)
+    rule = family.rule_for(m, float(entropies.detach().min())) if kind == family.SQUARED and m > 1 else None
+    nodes = _targets(n, m, descending, rule.y.shape[-1]) if rule is not None and rule.y.shape[-1] <= n else None
+    if not by_all and (nodes is None or n * nodes.y.shape[-1] > _MOST_PAIRS):
+        return None
+    how = whole.Options(_SQUASHES[squash], kind, power, x.dtype != torch.float64)
+    targets = _targets(n, m, descending, None) if by_all else None
+    answer = whole.found(flat.to(torch.float64), a, entropies, nodes, targets, how)
+    if answer is None:
+        return None
+
+    def again(x: Tensor, a: Tensor, eps: Tensor) -> Tensor:
+        weights = None if a.shape[0] == 1 and a is _equal(n) else a
+        problem = pose(x, Options(-1, descending, weights, num_targets=m, eps=eps, cost=cost, squash=squash))
+        return (exact_plan(problem, DEFAULT_SOLVER) or solve_in_blocks(problem, DEFAULT_SOLVER)).ranks()
+
+    if torch.is_grad_enabled() and (flat.requires_grad or a.requires_grad or entropies.requires_grad):
+        out: Tensor = whole.attached(flat, a, entropies, answer, again)
+    else:
+        out = torch.from_numpy(answer.out).to(x.dtype)
+    return out.reshape(rows.shape).movedim(-1, dim)
+
+
+def exact_columns(x: Tensor, options: Options, payload: Tensor | None) -> Tensor | None:
+    """Return averages (..., d, m) over the values of each default target, or the shares (..., m, n) of values in it.
+
+    ``dim`` is the last dimension of both. None where a plan must be made, as in ``exact_ranks``.
+
+    payload  (..., d, n), or None for the shares
+    """
+    dim, eps, cost, squash = options.dim, options.eps, options.cost, options.squash
+    known = isinstance(cost, (int, float, Power, Huber)) and (squash is None or isinstance(squash, str))
+    if not (known and ready(x, options.solver) and ordinary() and (squash is None or squash in INCREASING_MAPS)):
+        return None
+    rows, columns, family = as_rows(x, dim), _columns(), _family()
+    n, batch = rows.shape[-1], rows.shape[:-1]
+    m = n if options.num_targets is None else options.num_targets
+    if rows.numel() == 0 or type(m) is not int or not 1 <= m <= MOST_EXACT or n > MOST_EXACT:
+        return None
+    if payload is not None and not bool(payload.isfinite().all()):
+        return None
+    flat = rows.reshape(-1, n)
+    a = _equal(n) if options.weights is None else _shares(options.weights, x, dim)
+    kind, power = family.kind_of(resolve_cost(cost))
+    entropies = entropy(eps, batch, x.device, torch.float64).reshape(-1).clamp(max=_MOST_EPS)
+    rule = family.rule_for(m, float(entropies.detach().min())) if kind == family.SQUARED and m > 1 else None
+    nodes = _targets(n, m, False, rule.y.shape[-1]) if rule is not None and rule.y.shape[-1] <= n else None
+    how = _whole().Options(_SQUASHES[squash], kind, power, x.dtype != torch.float64)
+    carried = None if payload is None else payload.reshape(-1, *payload.shape[-2:]).to(torch.float64)
+    answer = columns.found(flat.to(torch.float64), a, entropies, carried, nodes, _targets(n, m, False, None), how)
+    if answer is None:
+        return None
+
+    def again(x: Tensor, a: Tensor, eps: Tensor, payload: Tensor | None) -> Tensor:
+        weights = None if a is _equal(n) else a
+        problem = pose(x, Options(weights=weights, num_targets=m, eps=eps, cost=cost, squash=squash))
+        plan = exact_plan(problem, DEFAULT_SOLVER) or solve_in_blocks(problem, DEFAULT_SOLVER)
+        return plan.permutation() if payload is None else plan.push(payload.mT).mT
+
+    watched = [t for t in (flat, a, entropies, carried) if t is not None and t.requires_grad]
+    if torch.is_grad_enabled() and watched:
+        out: Tensor = columns.attached(flat, a, entropies, carried, answer, again)
+    else:
+        out = torch.from_numpy(answer.out).to(x.dtype)
+    out = out.reshape(*batch, *out.shape[-2:])
+    return out.flip(-2 if payload is None else -1) if options.descending else out
+
+
+_SQUASHES = {"sigmoid": 0, "arctan": 1, None: 2}
+
+
+def _shares(weights: Tensor, x: Tensor, dim: int) -> Tensor:
+    """(R or 1, n) float64: what each value weighs, as shares of its row."""
+    require_floating(weights, "weights")
+    a = _flat(like_rows(weights, x, dim, "weights")).to(torch.float64)
+    require_non_negative(a, "weights")
+    return a / a.sum(-1, keepdim=True)
+
+
+@remembered(64)
+def _equal(n: int) -> Tensor:
+    return torch.full((1, n), 1.0 / n, dtype=torch.float64, device="cpu")
+
+
+@functools.lru_cache(256)
+def _targets(n: int, m: int, descending: bool, nodes: int | None) -> Any:
+    """All m default targets with the ranks of n values there, or the nodes of a rule for them."""
+    whole, family = _whole(), _family()
+    if nodes is None:
+        y, b, last = np.arange(m)[None] / max(m - 1.0, 1.0), np.full((1, m), 1.0 / m), None
+    else:
+        y, b, last = family.rule_of(m, nodes)
+    up = (m - 1) * y + 1.0
+    return whole.Targets(y, b, n * (m + 1.0 - up if descending else up) / m, last)
+
+
+def _whole() -> Any:
+    return importlib.import_module("sinksort.kernels.cpu.exact.whole")
+
+
+def _columns() -> Any:
+    return importlib.import_module("sinksort.kernels.cpu.exact.whole_columns")
+
+
 def fits(n: int, m: int, x: Tensor, solver: Solver) -> bool:
     """Whether the family takes rows of n values and m targets in the present circumstances."""
+    return max(n, m) <= MOST_EXACT and ready(x, solver)
+
+
+def ready(x: Tensor, solver: Solver) -> bool:
+    """Whether the family takes any rows in the present circumstances."""
     return (
-        max(n, m) <= MOST_EXACT and x.is_cpu and isinstance(solver, Newton) and solver == _ORDINARY and eager()
-        and type(x) in PLAIN and installed()
+        x.is_cpu and isinstance(solver, Newton) and solver == DEFAULT_SOLVER and eager() and type(x) in PLAIN
+        and installed()
     )  # fmt: skip
 
 

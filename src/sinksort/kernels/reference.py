@@ -11,28 +11,40 @@ from ..core.option_values import DEFAULT_SOLVER, Options
 from ..core.plan import Plan
 from ..core.problem import Problem, inverse_of, met_exactly, rounding_of
 from ..core.squash import normalize
-from ..linear.choose import plan_for
+from ..linear.choose import plan_for, ranks_for
 from ..linear.compiled import CompiledPlan
 from ..linear.smooth import SmoothPlan
 from .contract import Request
 from .plan import exact_plan
+from .requests.targets import default_targets
 
 
 def pulled(request: Request, phi: Tensor) -> Tensor:
     """``Kernels.pull`` in the dtype of x, differentiable in it."""
-    if request.m is None:
+    m = request.m or _default_targets(request, phi)
+    if m is None:
         return _plan(request).pull(phi.double().expand(len(request.x), -1)).to(request.x.dtype)
     n = request.x.shape[-1]
-    ranks = _default_plan(request, "ranks").ranks()
+    options = Options(weights=request.a, num_targets=m, eps=request.eps, squash=request.squash, backend="rejected")
+    ranks = ranks_for(request.x, options)
     # phi is affine in y, and so in the rank n ((m - 1) y + 1) / m.
     slope = (phi[:, -1:] - phi[:, :1]) / (request.y[:, -1:] - request.y[:, :1])
-    mean = (ranks * (request.m / n) - 1.0) / (request.m - 1)
+    mean = (ranks * (m / n) - 1.0) / (m - 1)
     return (phi[:, :1] + slope * (mean - request.y[:, :1])).to(request.x.dtype)
+
+
+def _default_targets(request: Request, phi: Tensor) -> int | None:
+    """How many default targets there are, if ranks are averaged over them one by one; else None."""
+    n, m = request.x.shape[-1], request.y.shape[-1]
+    if m < 2 or len(request.y) > 1:
+        return None
+    each = (default_targets(n, m, None, descending, request.x.device) for descending in (False, True))
+    return m if any(request.y is at.y and request.b is at.b and phi is at.phi for at in each) else None
 
 
 def pushed(request: Request) -> Tensor:
     """``Kernels.push`` in float32, differentiable in x."""
-    return (_plan(request) if request.m is None else _default_plan(request, "averages")).sorted().float()
+    return (_plan(request) if request.m is None else _default_plan(request)).sorted().float()
 
 
 def logs(request: Request) -> Tensor:
@@ -48,12 +60,12 @@ def log_shares(plan: Plan) -> Tensor:
     return log_p if p.inverse is None else log_p.gather(-2, p.inverse.unsqueeze(-1).expand(log_p.shape))
 
 
-def _default_plan(request: Request, reads: str) -> Plan | SmoothPlan | CompiledPlan:
+def _default_plan(request: Request) -> Plan | SmoothPlan | CompiledPlan:
     """The plan of all values and the m default targets that the nodes stand for."""
     options = Options(
         weights=request.a, num_targets=request.m, eps=request.eps, squash=request.squash, backend="rejected"
     )
-    return plan_for(request.x, options, reads=reads)
+    return plan_for(request.x, options, reads="averages")
 
 
 def _plan(request: Request) -> Plan:

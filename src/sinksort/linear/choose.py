@@ -19,7 +19,7 @@ from ..core.solvers._common import host_may_look
 from ..core.squash import INCREASING_MAPS, Squash
 from ..kernels.backends import missing_for, settle
 from ..kernels.dispatch import Facts, first
-from ..kernels.plan import exact_plan, fits
+from ..kernels.plan import exact_columns, exact_plan, exact_ranks, fits
 from .compiled import CompiledPlan, compiled_plan
 from .grid import Grid
 from .places import WORTH_A_GRID, Placed, Places, worth
@@ -27,6 +27,8 @@ from .refine import Refinement, accepted_error, first_sizes
 from .smooth import Part, SmoothPlan
 from .streamed import Streamed
 
+_ROUNDED = 1e-3 * (1.0 - 1e-6)  #: eps below which gradients of averages over values need the care of a whole plan
+_MOST_COLUMNS = 16  #: of a payload; more of them are averaged by a matrix product
 _LARGE = 1 << 22  #: entries from which a plan is a small problem or a band, whatever eps is
 
 
@@ -44,6 +46,40 @@ def plan_for(x: Tensor, options: Options, *, reads: str) -> Plan | SmoothPlan | 
     smooth = smooth_plan(x, options, reads=reads)
     slow.tell(began, x, options.dim, smooth._m, options.cost, solver, backend, missing_for(x.device))
     return smooth
+
+
+def ranks_for(x: Tensor, options: Options) -> Tensor:
+    """``plan_for(...).ranks()``, in one go where kernels can do that."""
+    if options.backend != "torch" and options.mask is None and options.equal_targets():
+        found = exact_ranks(x, options, _exactly(x, options))
+        if found is not None:
+            settle("numba", options.backend)
+            return found
+    return plan_for(x, options, reads="ranks").ranks()
+
+
+def columns_for(x: Tensor, payload: Tensor | None, options: Options) -> Tensor | None:
+    """What each default target gets of a payload (..., n, d), as (..., m, d), in one go where kernels can do that.
+
+    Without a payload: from which values, (..., m, n). ``dim`` goes to the end. The options have neither a mask nor
+    targets.
+    """
+    if options.backend == "torch" or (payload is not None and not 1 <= payload.shape[-1] <= _MOST_COLUMNS):
+        return None
+    if not _exactly(x, options) or not _at_least(options.eps, _ROUNDED):
+        return None
+    found = exact_columns(x, options, None if payload is None else payload.mT)
+    if found is None:
+        return None
+    settle("numba", options.backend)
+    return found if payload is None else found.mT
+
+
+def _at_least(eps: float | Tensor, least: float) -> bool:
+    """Whether eps, one or several, is a number that is not smaller. The ordinary way complains of anything else."""
+    if isinstance(eps, Tensor):
+        return eps.numel() > 0 and float(eps.detach().min()) >= least
+    return isinstance(eps, (int, float)) and eps >= least
 
 
 def dense_plan(problem: Problem, solver: Solver, backend: str = "auto") -> Plan:

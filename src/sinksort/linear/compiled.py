@@ -155,6 +155,8 @@ def _answer(tensors: tuple[Tensor | None, ...], read: str, numbers: _Numbers) ->
     with torch.autocast("cpu", enabled=False):
         if read == "permutation":
             out = choose.dense_plan(choose.pose(x, options), solver, backend).permutation()
+        elif read == "ranks":
+            out = choose.ranks_for(x, options)
         else:
             plan = choose.plan_for(x, options, reads=reads)
             out = getattr(plan, read)(*(() if payload is None else (payload,)))

@@ -39,7 +39,7 @@ def soft_conformal_quantile(
     solver: Solver = DEFAULT_SOLVER,
     backend: str = "auto",
 ) -> Tensor:
-    """(...): the soft r-th smallest calibration score, r = ceil((n + 1)(1 - alpha)).
+    """The soft r-th smallest calibration score of each row, r = ceil((n + 1)(1 - alpha)).
 
     With absolute residuals for scores, twice this number is the width of the prediction interval: a loss as it is.
 
@@ -70,7 +70,7 @@ def soft_conformal_quantile(
 
 
 def conformal_quantile(scores: Tensor, alpha: float = 0.1, *, mask: Tensor | None = None) -> Tensor:
-    """(...): the exact r-th smallest calibration score, to calibrate with when training is over.
+    """The exact r-th smallest calibration score of each row, to calibrate with when training is over.
 
     >>> import torch
     >>> from sinksort.losses import conformal_quantile

@@ -52,7 +52,7 @@ def spearman_loss(
     solver: Solver = DEFAULT_SOLVER,
     backend: str = "auto",
 ) -> Tensor:
-    """1 - Spearman's rho of each row: 0 for the same order, 1 for no relation, 2 for the reversed order.
+    """One minus Spearman's rho of each row: 0 for the same order, 1 for no relation, 2 for the reversed order.
 
     Args:
         predictions, targets: (..., n); no gradient goes to the targets.
@@ -113,7 +113,7 @@ def kendall_loss(
     solver: Solver = DEFAULT_SOLVER,
     backend: str = "auto",
 ) -> Tensor:
-    """1 - Kendall's tau-b of each row, weighted towards the top if wanted.
+    """One minus Kendall's tau-b of each row, weighted towards the top if wanted.
 
     The sign of a pair becomes clamp((R_i - R_j) / margin, -1, 1) on soft ranks: hard ranks of different values are at
     least 1 apart, so for a margin of at most 1 the limit eps -> 0 is exact. Pairs further apart than the margin have no

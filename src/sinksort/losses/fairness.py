@@ -37,7 +37,7 @@ def quantile_parity_loss(
     solver: Solver = DEFAULT_SOLVER,
     backend: str = "auto",
 ) -> Tensor:
-    """W_p^p between the scores of any two groups, averaged over the pairs of groups that are present in a row.
+    """How differently scores are distributed in groups: W_p^p of any two groups, averaged over the pairs in a row.
 
     Args:
         scores: (..., n) a mini-batch to a row.

@@ -34,7 +34,7 @@ def soft_knn_vote(
     solver: Solver = DEFAULT_SOLVER,
     backend: str = "auto",
 ) -> Tensor:
-    """(..., C): the share of the k nearest candidates that is of each class, for every query. Sums to 1.
+    """The share of the k nearest candidates that is of each class, (..., C) for every query. Sums to 1.
 
     Args:
         distances: (..., n) from each query to its n candidates; any increasing function of the distance will do.

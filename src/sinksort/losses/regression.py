@@ -18,13 +18,12 @@ from torch import Tensor
 
 from ..core.checks import require_non_negative
 from ..core.costs import Cost
-from ..core.kantorovich import order_of
 from ..core.problem import like_rows
 from ..core.solvers import Solver
 from ..core.squash import Squash
 from ..operators import DEFAULT_SOLVER, soft_quantile
 from ..operators.fillers import Interpolation
-from ._common import Reduction, any_entry, as_mask, reduce, require_choice, require_count, require_samples
+from ._common import Reduction, any_entry, as_mask, reduce, require_count, require_samples
 
 
 def least_quantile_loss(
@@ -43,12 +42,16 @@ def least_quantile_loss(
     solver: Solver = DEFAULT_SOLVER,
     backend: str = "auto",
 ) -> Tensor:
-    """The soft ``q`` quantile of abs(residuals)^power along the last dimension.
+    """The soft quantile of level ``q`` of the sizes of residuals, abs(residuals)^power, along the last dimension.
+
+    It fits a model whose errors are small for a share q of the examples, whatever the others are. It is not quantile
+    regression, where a model predicts the quantile of the response: that needs the pinball loss, and no sorting.
 
     At eps -> 0 this is Hazen's quantile, ``numpy.quantile(..., method="hazen")``: the median for q = 0.5.
 
     Args:
         residuals: (..., n) response minus prediction, a mini-batch to a row.
+        power: of the sizes of the residuals; 2 for squares.
         q: level in [0, 1]: 0.5 for least median regression, 0.9 to bound nine errors in ten.
         width: the share of residuals that the quantile averages over, default 1/n. Wider is less noisy.
         interpolation: another limit at eps -> 0, as in ``soft_quantile``.
@@ -78,7 +81,7 @@ def least_quantile_loss(
         mask=kept,
         eps=eps,
         cost=cost,
-        squash=_resolved(squash, sizes, kept),
+        squash=squash,
         solver=solver,
         backend=backend,
     )
@@ -132,7 +135,7 @@ def trimmed_loss(
         mask=kept,
         eps=eps,
         cost=cost,
-        squash=_resolved(squash, losses, kept),
+        squash=squash,
         solver=solver,
         backend=backend,
     )
@@ -191,38 +194,8 @@ def median_of_means(
         mask=filled,
         eps=eps,
         cost=cost,
-        squash=_resolved(squash, means, filled),
+        squash=squash,
         solver=solver,
         backend=backend,
     )
     return reduce(middle, reduction, exists=filled.any(-1))
-
-
-def _resolved(squash: Squash, x: Tensor, kept: Tensor | None) -> Squash:
-    """``"robust"`` as a map that knows the median and the spread of each row; anything else as it is."""
-    if squash != "robust":
-        if isinstance(squash, str):
-            require_choice(squash, ("robust", "sigmoid", "arctan"), "squash (unless it is None or a callable)")
-        return squash
-    centre = _median(x, kept)
-    off = (x - centre).abs()
-    spread = 1.4826 * _median(off, kept)  # the standard deviation, for normal values
-    if kept is not None:
-        off = torch.where(kept, off, 0.0)
-    # More than half of the values are equal: take the mean deviation, and for a constant row anything.
-    mean_off = off.sum(-1, keepdim=True) / x.shape[-1]
-    spread = torch.where(spread > 0, spread, torch.where(mean_off > 0, mean_off, 1.0))
-    return lambda values: ((values - centre.to(values.dtype)) / spread.to(values.dtype)).sigmoid()
-
-
-def _median(x: Tensor, kept: Tensor | None) -> Tensor:
-    """(..., 1) the middle value of each row, the mean of the two middle ones when there are two."""
-    n = x.shape[-1]
-    if kept is None:
-        middle = order_of(x.detach())[..., (n - 1) // 2 : n // 2 + 1]
-    else:
-        count = kept.sum(-1, keepdim=True).clamp(min=1)
-        order = order_of(torch.where(kept, x.detach(), float("inf")))
-        middle = order.gather(-1, torch.cat([(count - 1) // 2, count // 2], dim=-1))
-    middle = x.gather(-1, middle).mean(-1, keepdim=True)
-    return torch.where(torch.isfinite(middle), middle, 0.0)

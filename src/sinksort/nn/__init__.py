@@ -1,12 +1,15 @@
 """Modules: the operators as layers, and the losses. Thin: each holds its options and calls its function."""
 
-from ._base import SoftModule, straight_through
+from .. import losses as _losses
+from .. import operators as _operators
+from ._base import SoftModule, explain, straight_through
 from .layers import QuantilePool, SoftQuantile, SoftRank, SoftSort, SoftTopK
 from .losses import (
     ConformalSizeLoss,
     KNNLoss,
     LeastQuantileLoss,
     MedianOfMeans,
+    MembershipLoss,
     QuantileParityLoss,
     TopKLoss,
     TrimmedLoss,
@@ -15,6 +18,7 @@ from .order_losses import (
     AveragePrecisionLoss,
     KendallLoss,
     NDCGLoss,
+    PartialOrderLoss,
     PermutationCrossEntropy,
     RecallAtKLoss,
     ReciprocalRankLoss,
@@ -28,7 +32,9 @@ __all__ = [
     "KendallLoss",
     "LeastQuantileLoss",
     "MedianOfMeans",
+    "MembershipLoss",
     "NDCGLoss",
+    "PartialOrderLoss",
     "PermutationCrossEntropy",
     "QuantileParityLoss",
     "QuantilePool",
@@ -44,3 +50,9 @@ __all__ = [
     "TrimmedLoss",
     "straight_through",
 ]
+
+explain(
+    (each for each in map(globals().get, __all__) if isinstance(each, type)),
+    {name: getattr(room, name) for room in (_operators, _losses) for name in room.__all__},
+)
+del explain

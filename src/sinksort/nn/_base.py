@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping
 
 from torch import Tensor, nn
 
 from ..core.costs import Cost
+from ..core.options import borrowed, explained
 from ..core.solvers import Solver
 from ..core.squash import Squash
 from ..losses._common import REDUCTIONS, Reduction, require_choice
@@ -14,6 +17,10 @@ from ..losses._common import REDUCTIONS, Reduction, require_choice
 
 def straight_through(hard: Tensor, soft: Tensor) -> Tensor:
     """The values of ``hard`` exactly, with the gradient of ``soft``.
+
+    Args:
+        hard: what is returned, of any shape; it gets no gradient.
+        soft: whose gradient the result has, of the same shape.
 
     >>> import torch, sinksort
     >>> from sinksort.nn import straight_through
@@ -59,6 +66,23 @@ class SoftModule(nn.Module):
             elif parameter.default is parameter.empty or value != parameter.default:
                 shown.append(f"{name}={getattr(value, '__name__', repr(value))}")
         return ", ".join(shown)
+
+
+def explain(modules: Iterable[type[nn.Module]], functions: Mapping[str, Callable[..., Tensor]]) -> None:
+    """Complete the docstrings of modules and of their ``forward`` by those of the functions that they call.
+
+    The function is the first that a docstring names in a code span.
+    """
+    for module in modules:
+        named = re.match(r"[^`\n]*``(?:sinksort\.)?(\w+)``", module.__doc__ or "")
+        function = functions.get(named[1]) if named else None
+        if function is not None:
+            words = borrowed(function) | {
+                "straight_through": "return the hard answer, with the gradient of the soft one."
+            }
+            explained(module, words=words)
+            module.forward.__doc__ = module.forward.__doc__ or f"Call ``{function.__name__}``."
+            explained(module.forward, words=words)
 
 
 class SoftLoss(SoftModule):

@@ -221,10 +221,15 @@ class SoftTopK(SoftModule):
 
 
 class QuantilePool(SoftModule):
-    """Pooling by soft quantiles: what mean and max pooling are the blurred and the extreme case of.
+    """Pooling by ``soft_quantile``: mean and max pooling are its blurred and its extreme case.
 
     Every feature is pooled on its own along ``dim``, to one number a level; the levels are appended last, or flattened
     into the features: (batch, time, d) becomes (batch, d * levels) with the default ``dim=-2``.
+
+    Args:
+        q: the levels, in [0, 1].
+        dim: the dimension that is pooled.
+        flatten: join the levels and the features in one dimension.
 
     >>> import torch
     >>> from sinksort.nn import QuantilePool

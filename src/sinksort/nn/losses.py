@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
@@ -10,9 +10,11 @@ from ..core.costs import Cost
 from ..core.solvers import Solver
 from ..core.squash import Squash
 from ..losses._common import Reduction
-from ..losses.classification import Positives, topk_loss
+from ..losses._labels import Positives
+from ..losses.classification import topk_loss
 from ..losses.conformal import conformal_size_loss
 from ..losses.fairness import quantile_parity_loss
+from ..losses.membership import membership_loss
 from ..losses.neighbours import Objective, knn_loss
 from ..losses.regression import least_quantile_loss, median_of_means, trimmed_loss
 from ..operators import DEFAULT_SOLVER
@@ -32,17 +34,17 @@ class TopKLoss(SoftLoss):
         self,
         k: int = 1,
         *,
-        J: str | Callable[[Tensor], Tensor] = "relu",
+        J: str | Callable[[Tensor], Tensor] = "membership",
         rescale: bool = False,
         positives: Positives = "all",
         reduction: Reduction = "mean",
-        eps: float | Tensor = 1e-2,
+        eps: float | Tensor | None = None,
         cost: Cost = 2,
-        squash: Squash = "sigmoid",
+        squash: Squash = "auto",
         solver: Solver = DEFAULT_SOLVER,
         backend: str = "auto",
     ) -> None:
-        super().__init__(reduction, eps, cost, squash, solver, backend)
+        super().__init__(reduction, eps, cost, squash, solver, backend)  # type: ignore[arg-type] # None: what suits J
         self.k, self.J, self.rescale, self.positives = k, J, rescale, positives
 
     def forward(
@@ -54,6 +56,52 @@ class TopKLoss(SoftLoss):
             self.k,
             J=self.J,
             rescale=self.rescale,
+            positives=self.positives,
+            weights=weights,
+            mask=mask,
+            reduction=self.reduction,
+            eps=self.eps,
+            cost=self.cost,
+            squash=self.squash,
+            solver=self.solver,
+            backend=self.backend,
+        )
+
+
+class MembershipLoss(SoftLoss):
+    """``membership_loss`` as a module.
+
+    >>> from sinksort.nn import MembershipLoss
+    >>> MembershipLoss(p_k=(0.5, 0.5), eps=0.5)
+    MembershipLoss(p_k=(0.5, 0.5), eps=0.5)
+    """
+
+    def __init__(
+        self,
+        k: int = 1,
+        *,
+        p_k: Sequence[float] | None = None,
+        power: float = 0.0,
+        positives: Positives = "all",
+        reduction: Reduction = "mean",
+        eps: float | Tensor = 1.0,
+        cost: Cost = 2,
+        squash: Squash = None,
+        solver: Solver = DEFAULT_SOLVER,
+        backend: str = "auto",
+    ) -> None:
+        super().__init__(reduction, eps, cost, squash, solver, backend)
+        self.k, self.p_k, self.power, self.positives = k, p_k, power, positives
+
+    def forward(
+        self, logits: Tensor, labels: Tensor, *, weights: Tensor | None = None, mask: Tensor | None = None
+    ) -> Tensor:
+        return membership_loss(
+            logits,
+            labels,
+            self.k,
+            p_k=self.p_k,
+            power=self.power,
             positives=self.positives,
             weights=weights,
             mask=mask,

@@ -9,7 +9,7 @@ from ..core.solvers import Solver
 from ..core.squash import Squash
 from ..losses._common import Reduction
 from ..losses.correlation import PairWeights, kendall_loss, spearman_loss
-from ..losses.permutation import permutation_cross_entropy
+from ..losses.permutation import Objective, partial_order_loss, permutation_cross_entropy
 from ..losses.ranking import Gain, average_precision_loss, ndcg_loss, recall_at_k_loss, reciprocal_rank_loss
 from ..operators import DEFAULT_SOLVER
 from ._base import SoftLoss
@@ -110,9 +110,9 @@ class NDCGLoss(SoftLoss):
         *,
         gain: Gain = "linear",
         reduction: Reduction = "mean",
-        eps: float | Tensor = 1e-2,
+        eps: float | Tensor = 1e-1,
         cost: Cost = 2,
-        squash: Squash = "sigmoid",
+        squash: Squash = None,
         solver: Solver = DEFAULT_SOLVER,
         backend: str = "auto",
     ) -> None:
@@ -153,9 +153,9 @@ class AveragePrecisionLoss(SoftLoss):
         k: int | None = None,
         *,
         reduction: Reduction = "mean",
-        eps: float | Tensor = 1e-2,
+        eps: float | Tensor = 1e-1,
         cost: Cost = 2,
-        squash: Squash = "sigmoid",
+        squash: Squash = None,
         solver: Solver = DEFAULT_SOLVER,
         backend: str = "auto",
     ) -> None:
@@ -195,9 +195,9 @@ class ReciprocalRankLoss(SoftLoss):
         k: int | None = None,
         *,
         reduction: Reduction = "mean",
-        eps: float | Tensor = 1e-2,
+        eps: float | Tensor = 1e-1,
         cost: Cost = 2,
-        squash: Squash = "sigmoid",
+        squash: Squash = None,
         solver: Solver = DEFAULT_SOLVER,
         backend: str = "auto",
     ) -> None:
@@ -237,9 +237,9 @@ class RecallAtKLoss(SoftLoss):
         k: int,
         *,
         reduction: Reduction = "mean",
-        eps: float | Tensor = 1e-2,
+        eps: float | Tensor = 1e-1,
         cost: Cost = 2,
-        squash: Squash = "sigmoid",
+        squash: Squash = None,
         solver: Solver = DEFAULT_SOLVER,
         backend: str = "auto",
     ) -> None:
@@ -277,14 +277,16 @@ class PermutationCrossEntropy(SoftLoss):
     def __init__(
         self,
         *,
+        objective: Objective = "binary",
         reduction: Reduction = "mean",
-        eps: float | Tensor = 1e-2,
+        eps: float | Tensor = 5e-2,
         cost: Cost = 2,
-        squash: Squash = "sigmoid",
+        squash: Squash = None,
         solver: Solver = DEFAULT_SOLVER,
         backend: str = "auto",
     ) -> None:
         super().__init__(reduction, eps, cost, squash, solver, backend)
+        self.objective: Objective = objective
 
     def forward(
         self, scores: Tensor, ranks: Tensor, *, weights: Tensor | None = None, mask: Tensor | None = None
@@ -292,6 +294,53 @@ class PermutationCrossEntropy(SoftLoss):
         return permutation_cross_entropy(
             scores,
             ranks,
+            objective=self.objective,
+            weights=weights,
+            mask=mask,
+            reduction=self.reduction,
+            eps=self.eps,
+            cost=self.cost,
+            squash=self.squash,
+            solver=self.solver,
+            backend=self.backend,
+        )
+
+
+class PartialOrderLoss(SoftLoss):
+    """``partial_order_loss`` as a module.
+
+    >>> import torch
+    >>> from sinksort.nn import PartialOrderLoss
+    >>> loss = PartialOrderLoss()(torch.tensor([0.1, 0.2, 0.9]), torch.tensor([1, 1, 3]), torch.tensor([2, 2, 3]))
+    >>> bool(loss < 0.01)
+    True
+    """
+
+    def __init__(
+        self,
+        *,
+        reduction: Reduction = "mean",
+        eps: float | Tensor = 5e-2,
+        cost: Cost = 2,
+        squash: Squash = None,
+        solver: Solver = DEFAULT_SOLVER,
+        backend: str = "auto",
+    ) -> None:
+        super().__init__(reduction, eps, cost, squash, solver, backend)
+
+    def forward(
+        self,
+        scores: Tensor,
+        lowest: Tensor,
+        highest: Tensor,
+        *,
+        weights: Tensor | None = None,
+        mask: Tensor | None = None,
+    ) -> Tensor:
+        return partial_order_loss(
+            scores,
+            lowest,
+            highest,
             weights=weights,
             mask=mask,
             reduction=self.reduction,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from ..core.checks import require_between, values_readable
 from ..core.costs import Cost
 from ..core.modes import tracing
 from ..core.option_values import DEFAULT_SOLVER, Options
+from ..core.options import explained
 from ..core.problem import as_row_of_one, as_rows, existing, like_batch, like_rows, wide_dtype
 from ..core.solvers import Solver
 from ..core.squash import Squash, normalize
@@ -29,9 +30,12 @@ from .fillers import (
     require_interpolation,
     rounding_of_levels,
 )
+from .log_mask import log_topk_mask
+from .robust import is_robust, map_of, places_of, robust_by_places
 from .sorting import full_precision, of_numbers_too, soft_sort
 
 
+@explained
 @full_precision
 def soft_quantile(
     x: Tensor,
@@ -49,28 +53,27 @@ def soft_quantile(
     solver: Solver = DEFAULT_SOLVER,
     backend: str = "auto",
 ) -> Tensor:
-    """The paper's soft quantile: the average that lands on a filler target of weight t = ``width`` at level ``q``.
+    """Soft quantiles: the average of the values around a level, such as 0.5 for the median.
 
-    Three targets at 0, 1/2 and 1 with weights [q - t/2, t, 1 - q - t/2]; the answer is the middle one. Near 0 and 1
-    the filler is moved inside, so q = 0 and q = 1 are the soft extremes. Levels are independent of each other: any
-    order, repeated or not, gives each the value it has alone, all from one batched solve. Differentiable in q too.
+    Levels are independent of each other: any order, repeated or not, gives each the value it has alone, all from one
+    batched solve. Levels 0 and 1 give the soft extremes.
 
-    At eps -> 0 this is Hazen's sample quantile, ``numpy.quantile(x, q, method="hazen")``. ``torch.quantile`` and NumPy
-    interpolate linearly by default, which ``interpolation="linear"`` does here. They differ by up to half of the gap
-    between two neighbouring values: of 1, 2, 3, 4, 5 the 90% quantile is 5 or 4.6.
+    For small eps this is Hazen's sample quantile, ``numpy.quantile(x, q, method="hazen")``. ``torch.quantile`` and
+    NumPy interpolate linearly by default, which ``interpolation="linear"`` does here. They differ by up to half of the
+    gap between two neighbouring values: of 1, 2, 3, 4, 5 the 90% quantile is 5 or 4.6.
+
+    This is a quantile of the values that there are. To train a model that predicts a quantile (quantile regression)
+    use the pinball loss, which needs no sorting.
+
+    Three targets at 0, 1/2 and 1 receive [q - t/2, t, 1 - q - t/2] of the row, and the answer is the average that lands
+    on the middle one, the paper's filler target of weight t = ``width``. Near 0 and 1 it is moved inside.
 
     Args:
-        q: a level, or a 1-D sequence or tensor of levels, in [0, 1].
-        width: t, by default 1/n; wider averages over more values.
-        interpolation: which definition of a sample quantile is the limit at eps -> 0, by its name in ``numpy.quantile``
-            or ``torch.quantile``. Smooth in q: ``"hazen"``, ``"linear"``, ``"weibull"``, ``"median_unbiased"``,
-            ``"normal_unbiased"``, ``"interpolated_inverted_cdf"``. Of one or two whole values, so without weights and
-            without a gradient in q: ``"lower"``, ``"higher"``, ``"nearest"``, ``"midpoint"``, ``"inverted_cdf"``,
-            ``"averaged_inverted_cdf"``, ``"closest_observation"``.
+        q: a level, or a 1-D sequence or tensor of levels, in [0, 1]; a tensor may have a gradient.
 
     Returns:
-        As ``torch.quantile``: the shape of x without ``dim`` (of size 1 with ``keepdim``), with the levels first when
-        there are several.
+        The quantiles, shaped as ``torch.quantile`` shapes them: x without ``dim``, with the levels first when there are
+        several.
 
     >>> import torch, sinksort
     >>> x = torch.tensor([5.0, 1.0, 4.0, 2.0, 3.0])
@@ -90,8 +93,10 @@ def soft_quantile(
     plain = None if mask is not None or isinstance(width, Tensor) or tracing() else plain_levels(q)
     levels = quantile_levels(q, width, x.device) if plain is None else plain
     one = levels.ndim == 0 if isinstance(levels, Tensor) else not isinstance(levels, tuple)
-    if callable(squash) and one and mask is None and weights is None:
-        alone = _by_shares(x, rows, fillers_of(x, levels, how, dim, None), squash, options)
+    robust = is_robust(squash)
+    if (callable(squash) or robust) and one and mask is None and weights is None:
+        placing = map_of(x, dim, None, None) if robust else cast("Callable[[Tensor], Tensor]", squash)
+        alone = _by_shares(x, rows, fillers_of(x, levels, how, dim, None), placing, options)
         if alone is not None:
             return alone.unsqueeze(dim) if keepdim else alone
     quantiles = requests.quantiles(x, options, fillers_of, levels, how)
@@ -101,13 +106,17 @@ def soft_quantile(
         shape = (len(b), *rows.shape)
         # Gradients of several levels add up, for which half precision has too few digits.
         summed = rows.float() if len(b) > 1 and x.element_size() < 4 else rows
+        keys = places_of(x, dim, weights, mask).movedim(dim, -1) if robust else summed
         options = options._replace(
             dim=-1,
             weights=None if weights is None else like_rows(weights, x, dim, "weights").expand(shape),
             mask=None if kept is None else kept.expand(shape),
             target_weights=b,
+            squash=None if robust else squash,
         )
-        quantiles = plan_for(summed.expand(shape), options, reads="averages").sorted()[..., 1]
+        plan = plan_for(keys.expand(shape), options, reads="averages")
+        averages = plan.push(summed.expand(shape).unsqueeze(-1)).squeeze(-1) if robust else plan.sorted()
+        quantiles = averages[..., 1]
         quantiles = (quantiles.squeeze(0) if one else quantiles).to(x.dtype)
     if kept is not None:
         quantiles = torch.where(kept.any(-1), quantiles, 0.0)
@@ -143,6 +152,7 @@ def _by_shares(
     return ((shares * values).sum(-1) / shares.sum(-1)).to(x.dtype)
 
 
+@explained
 def soft_median(
     x: Tensor,
     dim: int = -1,
@@ -158,10 +168,13 @@ def soft_median(
     solver: Solver = DEFAULT_SOLVER,
     backend: str = "auto",
 ) -> Tensor:
-    """The soft 0.5 quantile, see ``soft_quantile``.
+    """The soft median: the quantile of level 0.5, see ``soft_quantile``.
 
     Of an even number of values that is the mean of the two in the middle, as for ``numpy.median``. ``torch.median``
     gives the smaller of the two: ``interpolation="lower"``.
+
+    Returns:
+        The medians, in the shape of x without ``dim``.
 
     >>> import torch, sinksort
     >>> sinksort.soft_median(torch.tensor([1.0, 100.0, 2.0]), eps=1e-4)
@@ -184,7 +197,9 @@ def soft_median(
     )
 
 
+@explained
 @of_numbers_too
+@robust_by_places
 def soft_topk_mask(
     x: Tensor,
     k: float | Tensor,
@@ -193,6 +208,7 @@ def soft_topk_mask(
     *,
     weights: Tensor | None = None,
     mask: Tensor | None = None,
+    log: bool = False,
     eps: float | Tensor = 1e-2,
     cost: Cost = 2,
     squash: Squash = "sigmoid",
@@ -204,15 +220,43 @@ def soft_topk_mask(
     Two targets, 0 with weight (n - k)/n and 1 with weight k/n; the answer is the share of a value that goes to 1.
 
     Args:
-        k: how many, an integer or a real number in [0, n], or a tensor with one number for each row; differentiable.
+        k: how many, an integer or a real number in [0, n], or a tensor with one number for each row; a tensor may have
+            a gradient.
+        log: the logarithm of the mask, which is finite with all its digits where the mask itself rounds to 0 or 1; -inf
+            for padding.
+
+    Returns:
+        The shares, in the shape and dtype of x.
 
     >>> import torch, sinksort
     >>> sinksort.soft_topk_mask(torch.tensor([0.1, 0.9, 0.5, 0.7]), 2, eps=1e-3)
     tensor([0., 1., 0., 1.])
     >>> sinksort.soft_topk_mask(torch.tensor([0.1, 0.9, 0.5, 0.7]), 1.5).sum()
     tensor(1.5000)
+    >>> sinksort.soft_topk_mask(torch.tensor([1.0, 9.0, 5.0, 7.0]), 2, log=True, squash=None, eps=1e-2)
+    tensor([-1000.,    -0.,  -200.,    -0.])
     """
     options = Options(dim, False, weights, mask, None, None, None, eps, cost, squash, solver, backend)
+    if log:
+        with torch.no_grad():
+            fused = requests.memberships(x, options, _share, k, largest)
+        if fused is None and backend in ("numba", "triton"):  # the exact family, or an error that says why not
+            with torch.no_grad():
+                fused = soft_topk_mask(
+                    x,
+                    k,
+                    dim,
+                    largest,
+                    weights=weights,
+                    mask=mask,
+                    eps=eps,
+                    cost=cost,
+                    squash=squash,
+                    solver=solver,
+                    backend=backend,
+                )
+        wanted = how_many(k, as_rows(x, dim).shape[-1], existing(x, dim, mask)[1])
+        return log_topk_mask(x, wanted, dim, largest, weights, mask, eps, cost, squash, fused)
     fused = requests.memberships(x, options, _share, k, largest)
     if fused is not None:
         return fused
@@ -246,6 +290,7 @@ class TopK(NamedTuple):
     mask: Tensor
 
 
+@explained
 @of_numbers_too
 def soft_topk(
     x: Tensor,
@@ -261,9 +306,14 @@ def soft_topk(
     solver: Solver = DEFAULT_SOLVER,
     backend: str = "auto",
 ) -> TopK:
-    """The k largest (or smallest) soft values in the order of ``torch.topk``, and ``soft_topk_mask``.
+    """The k largest (or smallest) soft values, in the order of ``torch.topk``, and how much each value belongs to them.
 
-    Where ``torch.topk`` returns indices, which have no gradient, the second entry is a mask over x.
+    Args:
+        k: how many, an integer from 0 to n.
+
+    Returns:
+        A ``TopK``: ``values`` in the shape of x with k entries along ``dim``, and ``mask`` in the shape of x, which is
+        ``soft_topk_mask``. ``torch.topk`` returns indices instead, which have no gradient.
 
     >>> import torch, sinksort
     >>> values, mask = sinksort.soft_topk(torch.tensor([0.1, 0.9, 0.5, 0.7]), 2, eps=1e-3)
@@ -284,7 +334,7 @@ def soft_topk(
     row_weights = None if weights is None else like_rows(weights, x, dim, "weights")
     o = Options(-1, largest, row_weights, kept, None, target_weights, None, eps, cost, squash, solver, backend)
     values = rows[..., :0] if k == 0 else None
-    if kept is None and k > 0:  # then all targets weigh something, which need not be looked at
+    if kept is None and k > 0 and not is_robust(squash):  # then all targets weigh something: none need be looked at
         values = requests.sorts(rows, o, False)
     values = (_sorted(rows, o) if values is None else values)[..., :k]
     if kept is not None:
@@ -332,8 +382,10 @@ def _whole_rows(values: Tensor, rows: Tensor, k: int, kept: Tensor, options: Opt
     if k == rows.shape[-1] or (values_readable(whole) and not bool(whole.any())):
         return values
     first = kept.to(torch.int8).argsort(dim=-1, descending=True, stable=True)[..., :k]
+    if weights is not None:  # what is taken of a longer row may weigh nothing, and is not looked at
+        weights = torch.where(whole, weights.gather(-1, first), 1.0)
     shorter = options._replace(
-        weights=None if weights is None else weights.gather(-1, first),
+        weights=weights,
         mask=kept.gather(-1, first),
         target_weights=None,
     )

@@ -14,19 +14,24 @@ from ..core.checks import require_floating
 from ..core.costs import Cost
 from ..core.modes import whole
 from ..core.option_values import DEFAULT_SOLVER, Options
+from ..core.options import explained
 from ..core.plan import Plan
-from ..core.problem import as_rows, of_number, pose
+from ..core.problem import Problem, as_rows, existing, like_rows, of_number, pose
 from ..core.solvers import Newton, Solver
 from ..core.squash import Squash
 from ..kernels import requests
 from ..kernels.reference import log_shares as log_shares_of
 from ..kernels.requests import padding, payloads
-from ..linear.choose import dense_plan, plan_for, smooth_plan
+from ..linear.choose import columns_for, dense_plan, plan_for, ranks_for, smooth_plan
 from ..linear.compiled import compiled_plan
 from ..linear.smooth import SmoothPlan
+from .robust import is_robust, robust_by_map, robust_by_places
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+
+#: Values from which shares take less time in double precision than in single (128 rows of 100: 0.7 to 0.8 of it).
+_LONG = 64
 
 
 def full_precision(operator: Callable[_P, _R], numbers: bool = False) -> Callable[_P, _R]:
@@ -53,7 +58,9 @@ def full_precision(operator: Callable[_P, _R], numbers: bool = False) -> Callabl
 of_numbers_too = functools.partial(full_precision, numbers=True)
 
 
+@explained
 @full_precision
+@robust_by_map
 def transport(
     x: Tensor,
     dim: int = -1,
@@ -69,7 +76,11 @@ def transport(
     squash: Squash = "sigmoid",
     solver: Solver = DEFAULT_SOLVER,
 ) -> Plan:
-    """The ``Plan`` behind all operators: several read-outs from one solve, with potentials and diagnostics.
+    """The transport plan behind all operators: several answers from one solve, with potentials and diagnostics.
+
+    Returns:
+        A ``Plan``. Its methods ``ranks()``, ``sorted()``, ``permutation()`` and ``matrix()`` read it, and
+        ``converged``, ``iterations`` and ``marginal_error`` say how it was found.
 
     >>> import torch, sinksort
     >>> plan = sinksort.transport(torch.tensor([0.3, 0.1, 0.2]), eps=1e-3)
@@ -82,7 +93,9 @@ def transport(
     return dense_plan(pose(x, options), solver)
 
 
+@explained
 @full_precision
+@functools.partial(robust_by_map, padded=False)
 def smooth_transport(
     x: Tensor,
     dim: int = -1,
@@ -99,9 +112,12 @@ def smooth_transport(
 ) -> SmoothPlan:
     """The plan of very many values in linear time, for the squared cost: ranks, sorts and averages, but no matrix.
 
-    ``soft_rank``, ``soft_sort``, ``soft_quantile``, ``soft_topk`` and the others go this way by themselves where it is
-    cheaper (``Newton(compress=...)`` decides otherwise). Here several read-outs share one solve, and the plan tells how
+    ``soft_rank``, ``soft_sort``, ``soft_quantile``, ``soft_topk`` and the others use it by themselves where it is
+    cheaper (``Newton(compress=...)`` decides otherwise). Here several answers share one solve, and the plan tells how
     fine it is and how far it may be off.
+
+    Returns:
+        A ``SmoothPlan``, which is read as a ``Plan`` is.
 
     >>> import torch, sinksort
     >>> plan = sinksort.smooth_transport(torch.linspace(-3.0, 3.0, 100_001), eps=1e-3)
@@ -116,7 +132,9 @@ def smooth_transport(
     return smooth_plan(x, options, reads="averages")
 
 
+@explained
 @of_numbers_too
+@robust_by_places
 def soft_rank(
     x: Tensor,
     dim: int = -1,
@@ -133,9 +151,12 @@ def soft_rank(
     solver: Solver = DEFAULT_SOLVER,
     backend: str = "auto",
 ) -> Tensor:
-    """Sinkhorn ranks, n a^-1 o (P b_bar): 1 for the smallest value of a row, n for the largest.
+    """Soft ranks: 1 for the smallest value of a row, n for the largest, with a gradient for every value.
 
-    With ``descending`` the largest value gets 1. Ties share a rank. Masked entries get 0.
+    Equal values share a rank. Padding gets 0. In the paper's symbols these are the Sinkhorn ranks n a^-1 o (P b_bar).
+
+    Returns:
+        The ranks, in the shape and dtype of x.
 
     >>> import torch, sinksort
     >>> x = torch.tensor([0.38, 4.0, -2.0, 6.0, -9.0])
@@ -148,9 +169,10 @@ def soft_rank(
         dim, descending, weights, mask, targets, target_weights, num_targets, eps, cost, squash, solver, backend
     )
     fused = (requests.ranks if mask is None else padding.ranks)(x, options)
-    return plan_for(x, options, reads="ranks").ranks() if fused is None else fused
+    return ranks_for(x, options) if fused is None else fused
 
 
+@explained
 @of_numbers_too
 def soft_sort(
     x: Tensor,
@@ -168,10 +190,13 @@ def soft_sort(
     solver: Solver = DEFAULT_SOLVER,
     backend: str = "auto",
 ) -> Tensor:
-    """Sinkhorn sort, b^-1 o (P^T x): m increasing averages of the values (m = n unless the targets say otherwise).
+    """Soft sorted values: m increasing averages of the values, one for each target, and m = n by default.
 
-    With ``descending`` the first target receives the largest values. A padded row has its sorted values first, then
-    zeros.
+    A padded row has its sorted values first, then zeros. In the paper's symbols this is the Sinkhorn sort
+    b^-1 o (P^T x).
+
+    Returns:
+        The sorted values, in the shape of x with m entries along ``dim``.
 
     >>> import torch, sinksort
     >>> x = torch.tensor([0.38, 4.0, -2.0, 6.0, -9.0])
@@ -180,14 +205,39 @@ def soft_sort(
     >>> sinksort.soft_sort(x, num_targets=2, eps=1e-3)
     tensor([-4.3240,  4.0760])
     """
+    if is_robust(squash):
+        return sort_with(
+            x,
+            x,
+            dim=dim,
+            descending=descending,
+            weights=weights,
+            mask=mask,
+            targets=targets,
+            target_weights=target_weights,
+            num_targets=num_targets,
+            eps=eps,
+            cost=cost,
+            squash=squash,
+            solver=solver,
+            backend=backend,
+        )
     options = Options(
         dim, descending, weights, mask, targets, target_weights, num_targets, eps, cost, squash, solver, backend
     )
     fused = (requests.sorts if mask is None else padding.sorts)(x, options)
-    return plan_for(x, options, reads="averages").sorted() if fused is None else fused
+    if fused is not None:
+        return fused
+    if mask is None and options.equal_targets():
+        found = columns_for(x, as_rows(x, dim).unsqueeze(-1), options)
+        if found is not None:
+            return found.squeeze(-1).to(x.dtype).movedim(-1, dim)
+    return plan_for(x, options, reads="averages").sorted()
 
 
+@explained
 @full_precision
+@robust_by_places
 def soft_permutation(
     x: Tensor,
     dim: int = -1,
@@ -198,15 +248,23 @@ def soft_permutation(
     targets: Tensor | None = None,
     target_weights: Tensor | None = None,
     num_targets: int | None = None,
+    log: bool = False,
     eps: float | Tensor = 1e-2,
     cost: Cost = 2,
     squash: Squash = "sigmoid",
     solver: Solver = DEFAULT_SOLVER,
     backend: str = "auto",
 ) -> Tensor:
-    """The soft permutation matrix (..., m, n): rows sum to one, and ``soft_permutation(x) @ x`` is ``soft_sort(x)``.
+    """The matrix of a soft sort: row j says from which values the j-th sorted value is made.
 
-    ``dim`` goes to the end: row j tells from which values the j-th sorted value is made.
+    Its rows sum to one, and ``soft_permutation(x) @ x`` is ``soft_sort(x)``. With ``log`` it holds the logarithms of
+    the entries, which are finite where the entries themselves round to zero; -inf for padding.
+
+    Args:
+        log: give the logarithm of the matrix.
+
+    Returns:
+        The matrix (..., m, n): the batch of x first, ``dim`` at the end.
 
     >>> import torch, sinksort
     >>> sinksort.soft_permutation(torch.tensor([0.3, 0.1, 0.2]), eps=1e-3).round()
@@ -217,6 +275,14 @@ def soft_permutation(
     options = Options(
         dim, descending, weights, mask, targets, target_weights, num_targets, eps, cost, squash, solver, backend
     )
+    if log:
+        return _log_permutation(x, options)
+    if mask is None and options.equal_targets() and backend in ("auto", "numba"):
+        found = None
+        if as_rows(x, dim).shape[-1] >= _LONG or x.dtype == torch.float64:
+            found = columns_for(x, None, options)
+        if found is not None:
+            return found
     fused = requests.permutations(x, options)
     if fused is not None:
         return fused
@@ -224,7 +290,37 @@ def soft_permutation(
     return (dense_plan(pose(x, options), solver, backend) if compiled is None else compiled).permutation()
 
 
+def _log_permutation(x: Tensor, options: Options) -> Tensor:
+    """(..., m, n), of exponents: fused kernels and the reference say to which targets a value goes, however rarely."""
+    log_p, (dim, weights, mask) = requests.log_plans(x, options), (options.dim, options.weights, options.mask)
+    if log_p is None:
+        problem = pose(x, options)
+        log_p = _in_order(log_shares_of(dense_plan(problem, options.solver, options.backend)), problem)
+    a = existing(x, dim, mask)[0]
+    padding = log_p == -torch.inf
+    log_p = torch.where(padding, 0.0, log_p)
+    if weights is not None:
+        w = like_rows(weights, x, dim, "weights").to(log_p.dtype)
+        w = (w if a is None else torch.where(a, w, 0.0)).unsqueeze(-1)
+        log_p = torch.where(w > 0, log_p + torch.where(w > 0, w, 1.0).log(), -torch.inf)
+    elif a is not None:
+        log_p = torch.where(a.unsqueeze(-1), log_p, -torch.inf)
+    log_P = torch.log_softmax(log_p, dim=-2)
+    return torch.where(padding, -torch.inf, log_P).mT.to(x.dtype)
+
+
+def _in_order(log_p: Tensor, p: Problem) -> Tensor:
+    """log p (..., n, m) of increasing targets: from the top when descending, -inf for padding, which is last."""
+    if not (p.padded_targets and p.mask is not None):
+        return log_p.flip(-1) if p.descending else log_p
+    at, live = torch.arange(log_p.shape[-1], device=log_p.device, dtype=torch.int64), p.mask.sum(-1)[..., None, None]
+    if p.descending:
+        log_p = log_p.gather(-1, (live - 1 - at).clamp(min=0).expand(log_p.shape))
+    return torch.where(at < live, log_p, -torch.inf)
+
+
 @full_precision
+@robust_by_places
 def log_shares(
     x: Tensor,
     *,
@@ -244,7 +340,9 @@ def log_shares(
     return log_shares_of(dense_plan(pose(x, options), solver, backend)) if fused is None else fused
 
 
+@explained
 @full_precision
+@functools.partial(robust_by_places, of="keys")
 def sort_with(
     values: Tensor,
     keys: Tensor,
@@ -262,10 +360,15 @@ def sort_with(
     solver: Solver = DEFAULT_SOLVER,
     backend: str = "auto",
 ) -> Tensor:
-    """``values`` put in the soft order of ``keys``, as ``values[keys.argsort()]`` does, differentiable in both.
+    """Put ``values`` into the soft order of ``keys``, as ``values[keys.argsort()]`` does, with gradients in both.
 
-    ``values`` has the shape of ``keys``, or more dimensions after it (a payload of any shape for each key); ``dim``
-    is a dimension of ``keys``. The result has m entries there.
+    Args:
+        values: in the shape of ``keys``, or with more dimensions after it: a payload of any shape for each key.
+        keys: what is sorted, a floating-point tensor of any shape.
+        dim: the dimension of ``keys`` along which they are compared; all others are batch.
+
+    Returns:
+        The payloads in their new order: the shape of ``values``, with m entries along ``dim``.
 
     >>> import torch, sinksort
     >>> names = torch.tensor([[1.0, 10.0], [2.0, 20.0], [3.0, 30.0]])
@@ -289,11 +392,15 @@ def sort_with(
         carried_over = _carried(values, keys, options)
         if carried_over is not None:
             return carried_over
+    at, payload_shape = dim % keys.ndim, values.shape[keys.ndim :]
+    flat = values.reshape(*keys.shape, math.prod(payload_shape)).movedim(at, -2)
+    if plain:
+        found = columns_for(keys, flat, options)
+        if found is not None:
+            in_order = found.movedim(-2, at).to(values.dtype)
+            return in_order.reshape(*in_order.shape[:-1], *payload_shape)
     plan = plan_for(keys, options, reads="averages")
-    dim = dim % keys.ndim
-    payload_shape = values.shape[keys.ndim :]
-    flat = values.reshape(*keys.shape, math.prod(payload_shape)).movedim(dim, -2)
-    in_order = plan.push(flat).movedim(-2, dim).to(values.dtype)
+    in_order = plan.push(flat).movedim(-2, at).to(values.dtype)
     return in_order.reshape(*in_order.shape[:-1], *payload_shape)
 
 
@@ -312,6 +419,7 @@ def _carried(values: Tensor, keys: Tensor, options: Options) -> Tensor | None:
     return out.reshape(*batch, m, -1).movedim(-2, at).reshape(*batch[:at], m, *batch[at:], *payload_shape)
 
 
+@explained
 @of_numbers_too
 def quantile_normalize(
     x: Tensor,
@@ -326,10 +434,14 @@ def quantile_normalize(
     solver: Solver = DEFAULT_SOLVER,
     backend: str = "auto",
 ) -> Tensor:
-    """``x`` mapped onto the distribution of ``reference``: each value becomes the reference value of its soft rank.
+    """Map x onto the distribution of ``reference``: each value becomes the reference value of its soft rank.
 
-    ``reference`` is (m,), the same for all rows, or it has a row for each row of x, along the same ``dim``: the shape
-    of x with m in place of n, or one that broadcasts to it. It need not be sorted. Returns the shape of x.
+    Args:
+        reference: (m,), the same for all rows, or one row for each row of x along the same ``dim``: the shape of x with
+            m in place of n, or one that broadcasts to it. It need not be sorted.
+
+    Returns:
+        The mapped values, in the shape of x.
 
     >>> import torch, sinksort
     >>> sinksort.quantile_normalize(torch.tensor([0.3, 0.1, 0.2]), torch.tensor([30.0, 10.0, 20.0]), eps=1e-3)
@@ -357,6 +469,7 @@ def quantile_normalize(
 
 
 @full_precision
+@robust_by_places
 def averages_of_targets(
     x: Tensor,
     v: Tensor,

@@ -58,7 +58,7 @@ def _table(section: Section, made: list[Unit], small: bool) -> None:
     section.commands += [] if small else command(made)
     head = ["network", "loss", "runs", "best epoch, top-1", "last epoch, top-1", "last epoch, top-5"]
     section.tables.append(TableOf(f"Test accuracy, {epochs} epochs{other}", head, rows))
-    name = f"{made[0]['experiment']}-{epochs}-epochs"
+    name = f"{made[0]['case'] if small else made[0]['experiment']}-{epochs}-epochs"
     name += f"-{len(section.pictures)}" if name in section.pictures else ""
     section.pictures[name] = curves(made, "top1", "test accuracy", str)
     section.captions[name] = f"Test accuracy by epoch, {epochs} epochs{other}. {SHADE}"

@@ -224,6 +224,12 @@ def fetch(source: str) -> bytes:
             content: bytes = answer.read(_MOST + 1)
     except http.client.HTTPException as error:
         raise OSError(f"{source} broke off ({error!r}); nothing was written. Try again.") from error
+    except OSError as error:
+        why = getattr(error, "reason", None) or error
+        raise OSError(
+            f"{source} cannot be fetched ({why}); nothing was written. Try again, or fetch it elsewhere and place it "
+            "with: sinksort data --place FOLDER"
+        ) from error
     if len(content) > _MOST:
         raise ValueError(f"{source} has more than {_MOST:,} bytes, which no data set has; nothing was written.")
     return content

@@ -64,6 +64,9 @@ EXPERIMENTS: dict[str, Experiment] = {
     "cifar100": Experiment("0/1 loss on CIFAR-100", "Figure 5", Cifar100, ("cifar100",)),
 }
 
+#: The experiments in small, on data that comes inside scikit-learn -> how their runs are called on disk.
+SMALL = {"quantile-regression": "diabetes", "mnist-sort": "digits-sort", "cifar10": "digits"}
+
 #: (case, method, how far, of how many epochs): called after every epoch and when a method has nothing left to do
 Watcher = Callable[[str, str, Trained | None, int], None]
 
@@ -78,9 +81,11 @@ def reproduce(
     only: str = "*",
     fresh: bool = False,
     watch: Watcher = lambda *_: None,
+    called: str | None = None,
 ) -> Store:
     """Run what is missing of an experiment; all seeds of a (case, method) train side by side.
 
+    ``called`` is the name of its folder in ``out``, if that is not the name of the experiment.
     ``only`` is a pattern for "case/method". Several processes may share the work, and the folder: what one of them
     trains the others leave to it, and wait for at the end.
     """
@@ -88,7 +93,7 @@ def reproduce(
     chosen = [(case, method) for case, method in work if fnmatch.fnmatch(f"{case}/{method}", only)]
     if not chosen:
         raise ValueError(f"--only must match one of {', '.join(map('/'.join, work))}, got {only!r}.")
-    store = Store(out / name)
+    store = Store(out / (called or name))
     store.open(knobs, fresh=fresh, only=only)
     used = fingerprints(knobs.files(), data)
 

@@ -179,6 +179,7 @@ class SortTask:
             lost = permutation_cross_entropy(
                 scores,
                 ranks,
+                objective="nll",
                 eps=self.knobs.raw_eps if raw else self.knobs.eps,
                 squash=None if raw else "sigmoid",
                 reduction="none",

@@ -6,12 +6,13 @@ Everything is made from the raw results (see ``results``), so that the report ca
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from pathlib import Path
 
 from . import iterations_section
 from .cifar import NETWORKS
 from .classification_section import classification
-from .experiments import EXPERIMENTS
+from .experiments import EXPERIMENTS, SMALL
 from .figures import FIGURES
 from .pages import Section, as_png, markdown, page
 from .results import collect, read
@@ -35,8 +36,14 @@ _CAPTIONS = (
 )
 
 
-def build(out: Path, to: Path) -> list[Path]:
-    """Collect what is finished below ``out`` into ``to/raw``, and write ``README.md``, ``report.html`` and pictures."""
+def build(
+    out: Path, to: Path, *, again: str = "sinksort report", first: Sequence[Section] = (), small: bool = False
+) -> list[Path]:
+    """Collect what is finished below ``out`` into ``to/raw``, and write ``README.md``, ``report.html`` and pictures.
+
+    ``again`` is the command that does it, and ``first`` are sections to begin with. ``small``: the experiments in
+    small only, and no word of those that were not run.
+    """
     raw = to / "raw"
     written = collect(out, raw)
     if not written and not any(raw.glob("*")):
@@ -46,11 +53,11 @@ def build(out: Path, to: Path) -> list[Path]:
             f"there are no finished runs in {out} and none in {raw}, so there is nothing to report. "
             "Run an experiment first, with: sinksort reproduce NAME"
         )
-    parts = _sections(raw)
+    parts = [*first, *_sections(raw, small)]
     intro = (
         "Numbers are computed from the raw results in `raw/` (one line a run: settings, measurements by epoch, "
         "machine, versions, commit, times). Each section has the commands that make its runs; those of one section "
-        "need a folder each (`--out`). Build this page again with `sinksort report`."
+        "need a folder each (`--out`). Build this page again with `" + again + "`."
     )
     for part in parts:
         for name, figure in part.pictures.items():
@@ -61,14 +68,16 @@ def build(out: Path, to: Path) -> list[Path]:
     return [*written, to / "README.md", to / "report.html"]
 
 
-def _sections(raw: Path) -> list[Section]:
+def _sections(raw: Path, small: bool) -> list[Section]:
     drawn = Section("Figures 1 to 3", pictures={name: draw() for name, (_, draw) in FIGURES.items()})
     drawn.captions = dict(zip(drawn.pictures, _CAPTIONS, strict=True))
     drawn.commands = ["sinksort reproduce figures"]
     parts, appendices = [drawn], []
     for name, experiment in EXPERIMENTS.items():
-        units = list(read(raw / f"{name}.jsonl"))
+        units = list(read(raw / f"{SMALL.get(name) if small else name}.jsonl"))
         title = f"{experiment.title} ({experiment.shows})"
+        if not units and small:
+            continue
         if not units:
             parts.append(Section(title, [f"Not run. To run it: `sinksort reproduce {name}`, then `sinksort report`."]))
             continue
@@ -79,9 +88,8 @@ def _sections(raw: Path) -> list[Section]:
         elif name == "mnist-sort":
             made = mnist_sort(units)
         else:
-            small = units[0]["case"] not in NETWORKS
             title = f"0/1 loss on {units[0]['case']} ({experiment.shows}, in small)" if small else title
-            made = classification(title, units, small=small)
+            made = classification(title, units, small=small or units[0]["case"] not in NETWORKS)
         parts.append(made[0])
         appendices += made[1:]
     changes = raw / "changes.txt"

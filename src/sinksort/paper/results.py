@@ -105,6 +105,17 @@ def groups(units: Iterable[T], by: Callable[[T], Any]) -> dict[Any, list[T]]:
     return found
 
 
+def duration(seconds: float) -> str:
+    """Seconds in the unit that shows two digits of them.
+
+    >>> duration(37.2), duration(600), duration(14_400)
+    ('37 s', '10 min', '4.00 h')
+    """
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 3600 else f"{seconds / 3600:.2f} h"
+
+
 def provenance(units: list[Unit]) -> str:
     """On what, with which versions and for how long: one line for each machine."""
     lines = []
@@ -112,9 +123,9 @@ def provenance(units: list[Unit]) -> str:
         facts = json.loads(machine)
         # Runs that trained side by side share their seconds.
         together = groups(made, lambda unit: (unit["case"], unit["method"], unit["seconds"]))
-        hours = sum(key[2] for key in together) / 3600
+        seconds = sum(key[2] for key in together)
         lines.append(
             f"{len(made)} runs on {facts['device']} ({facts['cpu']}), torch {facts['torch']}, "
-            f"Python {facts['python']}, sinksort {facts['sinksort']}; {hours:.2f} h, summed over trainings."
+            f"Python {facts['python']}, sinksort {facts['sinksort']}; {duration(seconds)}, summed over trainings."
         )
     return " ".join(lines)

@@ -17,7 +17,7 @@ from .base import Relaxation, Rows
 
 @dataclass(frozen=True, kw_only=True)
 class SoftSort(Relaxation):
-    """SoftSort; ``strength`` is tau. O(n^2).
+    """SoftSort, by a softmax of distances to the sorted values; ``strength`` is tau. O(n^2).
 
     Args:
         power: p of the distance |u - v|^p; at least 1.

@@ -9,6 +9,16 @@ pass, as they are asked for. Memory holds one chunk and the grid, whatever the n
 what does not fit in memory has no graph.
 """
 
+from .. import operators as _operators
+from ..core.options import borrowed as _borrowed
+from ..core.options import explained as _explained
 from .operators import soft_median, soft_quantile, soft_rank, soft_topk_mask
 
 __all__ = ["soft_median", "soft_quantile", "soft_rank", "soft_topk_mask"]
+
+for _operator in (soft_median, soft_quantile, soft_rank, soft_topk_mask):
+    _explained(
+        _operator,
+        words=_borrowed(getattr(_operators, _operator.__name__))
+        | {"chunks": "tensors (..., c) or pairs (x, weights), to be iterated more than once, or a function."},
+    )

@@ -31,7 +31,7 @@ from .thresholds import StreamedThresholds, better_by_thresholds
 def soft_rank(
     chunks: Chunks, *, descending: bool = False, eps: float | Tensor = 1e-2, squash: Squash = "sigmoid"
 ) -> Iterator[Tensor]:
-    """Sinkhorn ranks among the values of all chunks, chunk by chunk.
+    """Soft ranks among the values of all chunks, chunk by chunk.
 
     Two passes are made at once, the third as the answers are taken.
 

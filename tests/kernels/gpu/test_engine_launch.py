@@ -300,13 +300,12 @@ class Warm(Kernel):
 @pytest.fixture
 def compilable(records, monkeypatch):
     monkeypatch.setattr(triton_launch, "JITFunction", Warm)
-    monkeypatch.setattr(triton_launch.to_come, "gradient", False)
     if triton_launch.AsyncCompileMode is None:
         pytest.skip("this Triton compiles one kernel after the other")
 
 
-def call_with_gradient(kernel, back, x):
-    """Two launches, and two of the backward pass."""
+def call(kernel, back, x):
+    """Two launches, and two of the backward pass, if there is one."""
 
     def make(of, launch):
         for block in (16, 32):
@@ -315,23 +314,21 @@ def call_with_gradient(kernel, back, x):
     def backward():
         triton_launch.launches(("backward",), (x,), (), 0.1, lambda launch: make(back, launch))
 
-    triton_launch.launches(("forward",), (x,), (), 0.1, lambda launch: make(kernel, launch), backward=backward)
+    triton_launch.launches(("forward",), (x,), (), 0.1, lambda launch: make(kernel, launch), backward=back and backward)
     return backward
 
 
 def test_kernels_of_a_call_are_compiled_together_before_any_is_launched(compilable):
-    kernel, back = Warm(), Warm()
-    call_with_gradient(kernel, back, torch.zeros(64))
+    kernel = Warm()
+    call(kernel, None, torch.zeros(64))
     options = {"SQUASH": 1, "num_warps": 4, "enable_fp_fusion": True}
     assert kernel.warmed == [((7,), (0.1, 64), {**options, "BLOCK": block}) for block in (16, 32)]
-    assert not back.warmed
     assert [how for how, *_ in kernel.log] == ["searched", "searched"]
 
 
-def test_those_of_the_backward_pass_are_compiled_with_them_if_there_will_be_one(compilable, monkeypatch):
-    monkeypatch.setattr(triton_launch.to_come, "gradient", True)
+def test_those_of_the_backward_pass_are_compiled_with_them_if_there_will_be_one(compilable):
     kernel, back, x = Warm(), Warm(), torch.zeros(64)
-    backward = call_with_gradient(kernel, back, x)
+    backward = call(kernel, back, x)
     assert len(kernel.warmed) == len(back.warmed) == 2
     assert not back.log, "a launch that is planned is not made"
     backward()
@@ -340,7 +337,7 @@ def test_those_of_the_backward_pass_are_compiled_with_them_if_there_will_be_one(
 
 def test_a_kernel_that_does_not_compile_says_so_at_its_launch(compilable):
     kernel = Warm(fails=True)
-    call_with_gradient(kernel, Warm(), torch.zeros(64))
+    call(kernel, Warm(), torch.zeros(64))
     assert [how for how, *_ in kernel.log] == ["searched", "searched"]
 
 

@@ -14,7 +14,7 @@ import torch
 import triton
 from torch import Tensor
 
-from ..contract import Answer, Request
+from ..contract import Answer, Request, if_differentiated
 from .engine.given import Given, row_stride, sizes_of, strided
 from .engine.launch import AT_ONCE, Recorder, launches, replayed
 from .engine.maths import CODES, moments
@@ -122,7 +122,9 @@ def _pull_by_grid(request: Request, phi: Tensor) -> Answer:
     launches(
         ("grid", request.m, *_launch_key(request)), tensors, (out, state, error), given.eps, make, request.prepared,
         (x,),
-        lambda: _pull_back_by_grid(request._replace(prepared=None), phi, state, torch.empty_like(out)),
+        if_differentiated(
+            lambda: _pull_back_by_grid(request._replace(prepared=None), phi, state, torch.empty_like(out))
+        ),
     )  # fmt: skip
     return Answer(out, state, error)
 
@@ -264,7 +266,9 @@ def _by_thresholds(request: Request, phi: Tensor | None) -> Answer:
     cotangents = (out, None) if phi is None else (phi, out)
     launches(
         ("thresholds", *_launch_key(request, push_)), given, (out, state, error), eps, make, request.prepared, (x,),
-        lambda: _by_thresholds_backward(request._replace(prepared=None), cotangents[0], state, cotangents[1]),
+        if_differentiated(
+            lambda: _by_thresholds_backward(request._replace(prepared=None), cotangents[0], state, cotangents[1])
+        ),
     )  # fmt: skip
     return Answer(out, state, error)
 

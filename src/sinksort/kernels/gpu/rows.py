@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from ..contract import Answer, Request
+from ..contract import Answer, Request, if_differentiated
 from ..dispatch import EXACT, GRID, MATRIX, REGISTERS, kernels_for
 from .engine.given import Given, sizes_of
 from .engine.launch import Recorder, launches, replayed
@@ -129,7 +129,7 @@ def logs(request: Request) -> Answer:
 
     launches(
         ("logs", *what), (*given, eps_rows), (out, state, error), eps, make, request.prepared, (request.x,),
-        lambda: logs_backward(request._replace(prepared=None), state, torch.empty_like(out)),
+        if_differentiated(lambda: logs_backward(request._replace(prepared=None), state, torch.empty_like(out))),
     )  # fmt: skip
     return Answer(out, state, error)
 
@@ -319,7 +319,7 @@ def _forward(request: Request, phi: Tensor | None) -> Answer:
     all_given = (*given, last, eps_rows)
     launches(
         ("forward", request.last is None, *what), all_given, (out, state, error), eps, make, request.prepared, (x,),
-        lambda: _backward(request._replace(prepared=None), phi, state, torch.empty_like(out)),
+        if_differentiated(lambda: _backward(request._replace(prepared=None), phi, state, torch.empty_like(out))),
     )  # fmt: skip
     return Answer(out, state, error)
 

@@ -12,12 +12,14 @@ from __future__ import annotations
 import functools
 import hashlib
 import logging
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
 from numba import njit
+from numba.core import event
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 
 from .cache import KernelCache
@@ -29,6 +31,8 @@ _KEPT: list[str] = []  #: where compiled kernels are
 _TRIED = [(0, minor) for minor in range(60, 69)]  #: versions of Numba whose insides ``engine.parts`` knows
 
 _HERE = Path(__file__).parent
+_ENTRY = ".entry"
+_PACKAGE = __name__.split(".", maxsplit=1)[0] + "."  #: where kernels are
 _ALONE = "exact"  #: the family that shares no function with another
 
 
@@ -56,12 +60,48 @@ def _say_why_it_takes_long() -> None:
     )
 
 
+class _Times(event.Listener):  # type: ignore[misc]
+    """Says which kernel is compiled, and for how long it was. Functions that it contains are compiled meanwhile."""
+
+    def __init__(self) -> None:
+        self.inside: list[tuple[Any, float]] = []
+
+    def on_start(self, event: event.Event) -> None:
+        kernel = event.data["dispatcher"]
+        if not self.inside:
+            if not kernel.py_func.__module__.startswith(_PACKAGE):
+                return
+            _say_why_it_takes_long()
+            if _is_entry(kernel):  # other functions that Python calls are small
+                _log.warning("Compiling %s ...", _name(kernel))
+        self.inside.append((kernel, time.perf_counter()))
+
+    def on_end(self, event: event.Event) -> None:
+        if self.inside and self.inside[-1][0] is event.data["dispatcher"]:
+            kernel, began = self.inside.pop()
+            seconds = time.perf_counter() - began
+            if not self.inside and (_is_entry(kernel) or seconds > 1.0):
+                _log.warning("Compiled %s in %.1f s.", _name(kernel), seconds)
+
+
+def _is_entry(kernel: Any) -> bool:
+    return bool(kernel.py_func.__qualname__.endswith(_ENTRY))
+
+
+def _name(kernel: Any) -> str:
+    """The folder, the file and the function of a kernel."""
+    function = kernel.py_func.__qualname__.removesuffix(_ENTRY)
+    return f"{kernel.py_func.__module__.removeprefix(_PACKAGE).removeprefix('kernels.cpu.')}.{function}"
+
+
+event.register("numba:compile", _Times())
+
+
 def _compiler(library: Any) -> type[CompilerBase]:
     """Numba's, but for the kind of library that code is put into, unless that is None."""
 
     class Compiler(CompilerBase):  # type: ignore[misc]
         def define_pipelines(self) -> list[Any]:
-            _say_why_it_takes_long()
             if library is not None:
                 self.state.library = library(self.state.targetctx.codegen(), self.state.func_id.func_qualname)
                 self.state.library.enable_object_caching()
@@ -105,10 +145,10 @@ def compiled(*may: str, counts: bool = True) -> Callable[[_F], _F]:
 
 def entered(enter: _F, kernel: Any) -> _F:
     """``enter``, which calls a compiled kernel and has its arguments, compiled and kept beside it."""
-    enter.__module__, enter.__qualname__ = kernel.py_func.__module__, f"{kernel.py_func.__qualname__}.entry"
+    enter.__module__, enter.__qualname__ = kernel.py_func.__module__, f"{kernel.py_func.__qualname__}{_ENTRY}"
     entry: Any = njit(pipeline_class=_WHOLE, nogil=True, error_model="numpy")(enter)
     code = kernel.py_func.__code__
-    entry._cache = KernelCache(kernel.py_func, _sources(Path(code.co_filename).parent), ".entry")
+    entry._cache = KernelCache(kernel.py_func, _sources(Path(code.co_filename).parent), _ENTRY)
     return cast("_F", entry)
 
 

@@ -1,11 +1,12 @@
 """The general family: any row, in double precision, on the CPU.
 
 What     ``solve`` finds the potentials of a row; ``read`` averages a payload under the plan that they give. Both have
-         their gradient in every argument, and ordinary autograd around them does everything else.
+         their gradient in every argument, and ordinary autograd around them does everything else. Ranks, sorts,
+         payloads and permutations on default targets go from values to the answer in one kernel.
 When     float64, a cost other than 2, learned weights or eps, a squash of your own, payloads, ``transport``: calls of
          at most 2,048 values and targets a row that the fast families do not take. See ``kernels.plan.py``.
 Why      The torch reference takes several times as long. Measurements stand in ``kernels.plan.py``.
-Keeps    Potentials of values and targets in float64, nothing else: the backward pass computes the plan again.
+Keeps    Values, and potentials of values and targets in float64: the backward pass computes the plan again.
 
     costs.py      the cost of pairs, and its slope
     lines.py      one line of the plan: exponents, where they matter, exponentials
@@ -17,4 +18,10 @@ Keeps    Potentials of values and targets in float64, nothing else: the backward
     read.py       averages and shares, and their gradients
     nodes.py      a few nodes in place of many equal targets, for the squared cost
     autograd.py   the two operations as functions of torch
+    places.py     standardised and squashed values, and the gradient of that
+    ranks.py      ranks from values to the answer, and their gradient
+    twice.py      the second derivatives of ranks in the values
+    columns.py    averages over values, and shares, from values to the answer, and their gradient
+    whole.py      ranks as a function of torch
+    whole_columns.py    averages over values, and shares, as a function of torch
 """

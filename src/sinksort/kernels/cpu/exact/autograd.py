@@ -24,7 +24,7 @@ from ....core.semidual import c_transform, log_weight, without_subnormals
 from ..engine.threads import run
 from .costs import HUBER, MATRIX, SQUARED, kind_of_power
 from .newton import ENOUGH
-from .nodes import LOST, LOST_IN_SINGLE, rule_for
+from .nodes import LOST, LOST_IN_SINGLE, rule_for, rule_of
 from .read import read_rows, read_rows_backward
 from .solve import solve_rows, solve_rows_backward
 from .work import Cotangents, Rows
@@ -38,10 +38,12 @@ __all__ = [
     "Given",
     "Potentials",
     "kind_of",
+    "one_at_a_time",
     "potentials",
     "pull",
     "push",
     "rule_for",
+    "rule_of",
     "shares",
     "solve",
 ]

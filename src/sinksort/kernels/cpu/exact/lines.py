@@ -1,6 +1,6 @@
 """One line of the plan: the exponents of a value against all targets, and where they are not negligible.
 
-What     From exponents e_k to exp(e_k), in the window of targets outside of which all of them are below exp(-CUT).
+What     From exponents e_k to exp(e_k), in the window of targets outside of which all of them are below exp(-cut).
 When     In every pass over the pairs of a row.
 Why      At small eps a value reaches a few targets. Finding them costs a comparison a pair, an exponential costs ten.
 Keeps    Nothing.
@@ -8,11 +8,24 @@ Keeps    Nothing.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from ..engine.compile import jit_no_refcount
 from ..engine.maths import F64, exp64
 from ..engine.vectors import highest64, load64, select, splat64, store64
 
-CUT = 50.0  # exp(-50) is 2e-22: of a million such shares nothing is seen in double precision
+
+class Digits(NamedTuple):
+    """How far a row is solved, and what is left out."""
+
+    wanted: float  #: marginal error that ends the iteration
+    cut: float  #: shares below exp(-cut) of the largest of a value are none
+    far: float  #: potentials that moved as far as this, in units of eps, make other pairs matter
+
+
+#: exp(-50) is 2e-22: of a million such shares nothing is seen in double precision. Single precision leaves out no more,
+#: since what leaks across a gap may be all of a gradient.
+IN_DOUBLE, IN_SINGLE = Digits(1e-13, 50.0, 25.0), Digits(1e-10, 50.0, 25.0)
 LARGEST = 80.0  # logarithm of E for a target without weight, beside the largest of the others
 _LEAST = -250.0  # so that products of two exponentials are never subnormal
 MOST = 80.0  # only a value and a target that both weigh nothing can exceed this

@@ -11,14 +11,24 @@ Keeps    gamma, v and the window of each four values.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..engine.compile import jit_no_refcount
-from ..engine.maths import F32, F64, I64, exp64, larger, size_of
+from ..engine.maths import F32, F64, I64, exp64, exp_soon, larger, size_of, smaller
 from ..engine.vectors import highest64, load, load64, narrow, select, splat64, store, store64, total64, widen
-from .laplacian import GROUND_OF_SINGLES, GROUND_OF_STEPS, edges, eliminate, ends_into, scale, substitute
+from .laplacian import (
+    GROUND_OF_SINGLES,
+    GROUND_OF_STEPS,
+    edges,
+    edges_in_single,
+    eliminate,
+    ends_into,
+    scale,
+    substitute,
+)
+from .lines import Digits
 
 _FAINT = 1e-18  # part of a value that a step need not know of
 _POOR = 0.5  # of the error: a matrix in single precision that leaves more than this is not enough
@@ -26,15 +36,14 @@ _CHEAP = 2  # steps of Sinkhorn's to begin with: they save half of the matrices
 _SOFT = 1e-3  # error from which they are made: the start of a nearly hard plan is better than where they lead
 _KEEP = 0.2  # of the error: a matrix that leaves more than this is made anew
 _LARGEST_STEP = 3.0  # in units of eps
+_LEAST_RATIO = math.exp(-_LARGEST_STEP)
 _MOST = 100  # steps
 ENOUGH = 1e-10  # marginal error at which a row has converged
-_WANTED = 1e-13  # marginal error that costs one more cheap step
 # Below ENOUGH, a step with a new matrix that leaves more has met rounding. A leak that is too large falls by e.
 _SLOW = 0.6
 # How far potentials may still be off, in units of eps, and the error at which that is no matter. Where masses leak
 # across a gap, the gradient is the leak over eps: an error of 1e-13 was 1.4% of a leak of 1e-11.
 _LEFT, _NOTHING = 1e-5, 2e-15
-_FAR = 25.0  # potentials that moved as far as this, in units of eps, make other pairs matter
 
 
 class Band(NamedTuple):
@@ -51,6 +60,8 @@ class Band(NamedTuple):
     W32: F32  #: Newton's matrix, eliminated
     steps: F32  #: (3, K) scratch
     a32: F32  #: (n) weights of values
+    corners: F64  #: (48 K) see ``eliminate``
+    corners32: F32
 
 
 @jit_no_refcount
@@ -100,7 +111,19 @@ def narrowed(band: Band, groups: int, a: F64, u: F64, v: F64) -> None:
 
 
 @jit_no_refcount
-def newton(band: Band, groups: int, K: int, a: F64, b: F64, work: F64, v: F64, spare: F64) -> tuple[float, int, bool]:
+def log_soon(r: Any) -> Any:
+    """The logarithm of 16 numbers from exp(-3) to exp(3), to four digits: two of Halley's steps. Others go there."""
+    r = smaller(larger(r, splat64(_LEAST_RATIO)), splat64(1.0 / _LEAST_RATIO))
+    t = (r - 1.0) / (r + 1.0) * 2.0
+    e = exp_soon(t)
+    t = t + (r - e) / (r + e) * 2.0
+    e = exp_soon(t)
+    return t + (r - e) / (r + e) * 2.0
+
+
+@jit_no_refcount
+def newton(band: Band, groups: int, K: int, a: F64, b: F64, work: F64, v: F64, spare: F64,
+           digits: Digits) -> tuple[float, int, bool]:  # fmt: skip
     """Write gamma to work[0]; return the marginal error, the number of matrices, and whether gamma stayed small.
 
     K      a multiple of 16: behind the targets there are some that weigh nothing
@@ -129,19 +152,21 @@ def newton(band: Band, groups: int, K: int, a: F64, b: F64, work: F64, v: F64, s
             store64(s, k, off)
             errors, slopes = errors + size_of(off), slopes + off * load64(direction, k)
         error, here, farthest = total64(errors), total64(slopes), highest64(most)
-        if farthest > _FAR:
+        if farthest > digits.far:
             return error, matrices, False
         slow = fresh and error > _SLOW * before
         left = moved * min(error / before, 1.0)  # the next step is as much shorter than the last one
-        done = error <= _NOTHING or (error <= _WANTED and left <= _LEFT)
+        done = error <= _NOTHING or (error <= digits.wanted and left <= _LEFT)
         if done or not error < np.inf or steps >= _MOST or (error <= ENOUGH and slow and not single):
             break
         poor = poor or slow  # what a matrix in single precision leaves may still be found in double
         steps += 1
         if steps <= _CHEAP and error > _SOFT:
-            for k in range(K):
-                rise = -math.log(max(1.0 - s[k] / b[k], 1e-30)) if b[k] > 0.0 else 0.0
-                base[k] = gamma[k] + min(max(rise, -_LARGEST_STEP), _LARGEST_STEP)
+            for k in range(0, K, 16):
+                weight = load64(b, k)
+                there = weight > 0.0
+                rise = log_soon(select(there, weight / (weight - load64(s, k)), splat64(1.0)))
+                store64(base, k, load64(gamma, k) + rise)
             continue
         if here < -0.5 * slope:  # the maximum was passed: the secant of the slopes says where it is
             length *= slope / (slope - here)
@@ -152,14 +177,15 @@ def newton(band: Band, groups: int, K: int, a: F64, b: F64, work: F64, v: F64, s
             single = single and not poor and not (known and error > _POOR * before)
             if single:
                 narrowed(band, groups, a, u, v)
-                edges(band.P32, band.a32, groups, band.lo, band.hi, band.offset, K, S, band.ends, band.W32)
-                eliminate(band.W32, K, S, band.ends, b, GROUND_OF_SINGLES, band.steps[0], band.steps[1])
+                edges_in_single(band.P32, band.a32, groups, band.lo, band.hi, band.offset, K, S, band.ends, band.W32)
+                eliminate(band.W32, K, S, band.ends, b, GROUND_OF_SINGLES, band.steps[0], band.steps[1],
+                          band.corners32)  # fmt: skip
             else:
                 for i in range(4 * groups):
                     spare[i] = a[i] * v[i] * v[i]
                 edges(band.G, spare, groups, band.lo, band.hi, band.offset, K, S, band.ends, band.W)
                 scale(band.W, u, band.ends, K, S)
-                eliminate(band.W, K, S, band.ends, b, GROUND_OF_STEPS, ground, band.inverse)
+                eliminate(band.W, K, S, band.ends, b, GROUND_OF_STEPS, ground, band.inverse, band.corners)
             known, matrices = True, matrices + 1
         before = error
         short, unit = band.steps[2], 1.0 / error  # single precision has no numbers below 1e-38
@@ -168,11 +194,11 @@ def newton(band: Band, groups: int, K: int, a: F64, b: F64, work: F64, v: F64, s
             store64(direction, k, load64(s, k))
             store(short, k, narrow(load64(s, k) * unit))
         if single:
-            substitute(band.W32, K, S, band.ends, band.steps[1], short)
+            substitute(band.W32, K, S, band.ends, band.steps[1], band.corners32, short)
             for k in range(0, K, 16):
                 store64(direction, k, widen(load(short, k)) * error)
         else:
-            substitute(band.W, K, S, band.ends, band.inverse, direction)
+            substitute(band.W, K, S, band.ends, band.inverse, band.corners, direction)
         levels = none
         for k in range(0, K, 16):
             levels = levels + load64(b, k) * load64(direction, k)

@@ -37,10 +37,11 @@ def rule_for(m: int, eps: float) -> Rule | None:
         return None
     per_width, more = _NODES
     K = (int(per_width / math.sqrt(eps) + more) + 15) // 16 * 16
-    return _rule(m, K) if m >= _WORTH * K and K <= _MOST else None
+    return rule_of(m, K) if m >= _WORTH * K and K <= _MOST else None
 
 
 @functools.lru_cache(256)
-def _rule(m: int, K: int) -> Rule:
+def rule_of(m: int, K: int) -> Rule:
+    """Return the rule of K nodes for m targets."""
     nodes, weights, last = gauss_rule(m, K)
     return Rule(nodes[None] / (m - 1), weights[None].copy(), np.ascontiguousarray(last))

@@ -22,7 +22,7 @@ from ..engine.compile import jit, jit_no_refcount
 from ..engine.maths import F64
 from ..engine.vectors import highest64, load64, select, splat64, store64, total64
 from .costs import MATRIX, costs_into, slopes_into
-from .lines import CUT, LARGEST, exponentials_into, window
+from .lines import IN_DOUBLE, LARGEST, exponentials_into, window
 from .solve import fill, targets_into
 from .work import G0, LEVEL, SUM_B, SUM_G, SUM_PAYLOAD, SUM_Y, B, Cotangents, Rows, Work, Y, workspace
 
@@ -59,7 +59,7 @@ def line_into(x: float, y: F64, b: F64, potential: F64, m: int, inverse: float, 
     for k in range(0, m, 16):
         e = load64(logs, k) - shift
         store64(logs, k, select(e > largest, largest, e))
-    first, end = window(logs, m, -CUT)
+    first, end = window(logs, m, -IN_DOUBLE.cut)
     exponentials_into(logs, first, end, line, first)
     return first, end, shift
 

@@ -36,7 +36,7 @@ from ..engine.maths import F64, I64
 from ..engine.vectors import highest64, load64, select, splat64, store64, total64
 from .costs import MATRIX, costs_into, slopes_into
 from .laplacian import GROUND_OF_GRADIENTS, edges, eliminate, ends_into, scale, substitute
-from .lines import CUT, LARGEST, exponentials_into, window
+from .lines import IN_DOUBLE, LARGEST, Digits, exponentials_into, window
 from .newton import newton
 from .plan_again import as_targets_read, normalise
 from .start import start
@@ -75,7 +75,8 @@ def compacted(w: Work, x: F64, a: F64, n: int, y: F64, b: F64, m: int) -> tuple[
 
 
 @jit_no_refcount
-def band_into(w: Work, n: int, K: int, eps: float, kind: int, p: float, given: F64, potential: F64) -> int:
+def band_into(w: Work, n: int, K: int, eps: float, kind: int, p: float, given: F64, potential: F64,
+              cut: float) -> int:  # fmt: skip
     """Write exp(potential_k - C_ik / eps), four values at a time; return the number of such groups.
 
     Each line is scaled so that its largest entry for a target with weight is 1. The exponent of that goes to MOST.
@@ -100,7 +101,7 @@ def band_into(w: Work, n: int, K: int, eps: float, kind: int, p: float, given: F
             for k in range(0, K, 16):
                 e = load64(line, k) - shift
                 store64(line, k, select(e > largest, largest, e))
-            f, e_ = window(line, K, -CUT)
+            f, e_ = window(line, K, -cut)
             first, end = min(first, f), max(end, e_)
         band.lo[g], band.hi[g], band.offset[g] = first, end, at
         for r in range(4):
@@ -119,6 +120,37 @@ def smaller_matrix(w: Work, values: int, targets: int, m: int, given: F64) -> F6
     return out
 
 
+@jit_no_refcount
+def potentials_into(w: Work, n: int, K: int, eps: float, kind: int, p: float, given: F64,
+                    digits: Digits) -> tuple[float, int]:  # fmt: skip
+    """Write G to the row G0 of ``Work.targets``; return the marginal error and the number of Newton's matrices.
+
+    All targets weigh something. Values may weigh nothing, if the cost is not given by its matrix.
+    """
+    potential, wide, x, a = w.targets[G0], (K + 15) // 16 * 16, w.values[X], w.values[A]
+    live = 0
+    for i in range(n):
+        if a[i] > 0.0:
+            w.values[SPARE, live], w.values[V, live] = x[i], a[i]
+            live += 1
+    start(w.values[SPARE], w.values[V], live, w.targets[Y], w.targets[B], K, eps, kind, p, given, K, potential)
+    for k in range(K):
+        potential[k] /= eps
+    potential[K:] = _NEVER
+    steps, error, near = 0, np.inf, False
+    for _ in range(_MOST_ROUNDS):
+        groups = band_into(w, n, K, eps, kind, p, given, potential, digits.cut)
+        error, more, near = newton(
+            w.band, groups, wide, a, w.targets[B], w.targets[GAMMA : GAMMA + 6], w.values[V], w.values[SPARE], digits
+        )
+        steps += more
+        for k in range(K):
+            potential[k] += w.targets[GAMMA, k]
+        if near:
+            break
+    return error if near else np.inf, steps
+
+
 @jit
 def solve_row(w: Work, x: F64, a: F64, n: int, y: F64, b: F64, m: int, eps: float, kind: int, p: float, given: F64,
               last: F64, F: F64, G: F64) -> tuple[float, int, float]:  # fmt: skip
@@ -130,24 +162,8 @@ def solve_row(w: Work, x: F64, a: F64, n: int, y: F64, b: F64, m: int, eps: floa
     whole = given
     if kind == MATRIX and (values < n or m > K):
         given = smaller_matrix(w, values, K, m, whole)
-    potential, wide = w.targets[G0], (K + 15) // 16 * 16
-    start(w.values[X], w.values[A], values, w.targets[Y], w.targets[B], K, eps, kind, p, given, K, potential)
-    for k in range(K):
-        potential[k] /= eps
-    potential[K:] = _NEVER
-    steps, error, near = 0, np.inf, False
-    for _ in range(_MOST_ROUNDS):
-        groups = band_into(w, values, K, eps, kind, p, given, potential)
-        error, more, near = newton(
-            w.band, groups, wide, w.values[A], w.targets[B], w.targets[GAMMA : GAMMA + 6], w.values[V], w.values[SPARE]
-        )
-        steps += more
-        for k in range(K):
-            potential[k] += w.targets[GAMMA, k]
-        if near:
-            break
-    if not near:
-        error = np.inf
+    error, steps = potentials_into(w, values, K, eps, kind, p, given, IN_DOUBLE)
+    potential = w.targets[G0]
     lost = rule_error(w, values, last) if len(last) > 0 else 0.0
     for i in range(values):
         F[w.kept[0, i]] = math.log(w.values[V, i]) - w.values[MOST, i]
@@ -281,8 +297,8 @@ def balance(w: Work, groups: int, n: int, m: int, a: F64, of_f: F64, mu: F64, nu
     S = ends_into(groups, w.band.lo, w.band.hi, wide, w.band.ends)
     edges(E, w.values[SPARE], groups, w.band.lo, w.band.hi, w.band.offset, wide, S, w.band.ends, w.band.W)
     scale(w.band.W, b, w.band.ends, wide, S)
-    eliminate(w.band.W, wide, S, w.band.ends, b, GROUND_OF_GRADIENTS, ground, w.band.inverse)
-    substitute(w.band.W, wide, S, w.band.ends, w.band.inverse, r)
+    eliminate(w.band.W, wide, S, w.band.ends, b, GROUND_OF_GRADIENTS, ground, w.band.inverse, w.band.corners)
+    substitute(w.band.W, wide, S, w.band.ends, w.band.inverse, w.band.corners, r)
     level = 0.0
     for k in range(m):
         level += b[k] * r[k]
@@ -333,7 +349,7 @@ def solve_row_backward(w: Work, given_a: F64, n: int, m: int, eps: float, kind: 
     potential = w.targets[G0]
     for k in range(len(potential)):
         potential[k] = G[k] if k < m else _NEVER
-    groups, a = band_into(w, n, m, eps, kind, p, given, potential), w.values[A]
+    groups, a = band_into(w, n, m, eps, kind, p, given, potential, IN_DOUBLE.cut), w.values[A]
     for i in range(n):
         a[i] = given_a[i]
     if for_targets and eps < _ROUNDED:

@@ -14,6 +14,7 @@ import numpy as np
 
 from ..engine.compile import jit
 from ..engine.maths import F64, I64
+from .laplacian import corners_of
 from .newton import Band
 
 
@@ -40,7 +41,7 @@ class Cotangents(NamedTuple):
 
 
 class Work(NamedTuple):
-    values: F64  #: (8, n) see the names below
+    values: F64  #: (12, n) see the names below
     targets: F64  #: (16, m)
     kept: I64  #: (2, most of n and m) which values, and which targets, weigh something
     lines: F64  #: (8, m) costs, slopes, exponents
@@ -48,7 +49,7 @@ class Work(NamedTuple):
 
 
 #: Rows of ``Work.values``.
-X, A, V, SPARE, MOST = range(5)
+X, A, V, SPARE, MOST, RAW, Z, W, OF, Z_MOVES, AT_MOVES, OUT = range(12)
 #: Rows of ``Work.targets``; six from GAMMA on belong to ``newton``.
 Y, B, G0, GAMMA, LEVEL, SUM_G, SUM_Y, SUM_B, SUM_PAYLOAD = 0, 1, 2, 3, 9, 10, 11, 12, 13
 
@@ -72,5 +73,9 @@ def workspace(n: int, m: int, with_band: bool) -> Work:
         np.empty(square + 16, np.float32),
         np.empty((3, K), np.float32),
         np.empty(N, np.float32),
+        np.empty(48 * K + 272),
+        np.empty(48 * K + 272, np.float32),
     )
-    return Work(np.zeros((8, N)), np.zeros((16, K)), np.empty((2, max(N, K)), np.int64), np.empty((8, K)), band)
+    corners_of(band.corners)
+    corners_of(band.corners32)
+    return Work(np.zeros((12, N)), np.zeros((16, K)), np.empty((2, max(N, K)), np.int64), np.empty((8, K)), band)

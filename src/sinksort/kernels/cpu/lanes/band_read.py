@@ -11,7 +11,6 @@ import numpy as np
 from ..engine.compile import jit_no_refcount
 from ..engine.maths import F32, I64, larger, size_of
 from ..engine.vectors import any_lane, load, select, splat, store
-from ..row.double_backward import CANCELLED  # noqa: F401
 from ..row.read import BEFORE_LASTS, ERRORS, LASTS  # noqa: F401
 from .band import band_substitute
 

@@ -29,7 +29,7 @@ from .band_others import (
     place_of,
     rest_backward,
 )
-from .band_read import CANCELLED, band_covariances, band_refined, band_right_sides
+from .band_read import band_covariances, band_refined, band_right_sides
 from .band_rows import ANSWERED, BY_FINER, NAN, WORTH
 from .band_shape import (
     COV,
@@ -63,6 +63,7 @@ from .band_shape import (
 from .band_start import many_guess, many_left
 from .plan import lane_places_backward
 
+_CANCELLED = np.float32(0.13)  #: a gradient smaller than this share of its parts has lost too many digits
 _LEFT = np.float32(0.02)  #: least share of a gradient in its parts when they were known but for a guess
 _STEADY = np.float32(0.3)  #: change from value to value, beside its size, of a cotangent that grows along the row
 _Steps = tuple[int, int, int, int, int]
@@ -166,7 +167,7 @@ def _through_plan(k: BandShape, eps: F32, n: int, K: int, squash: int, of_eps: i
         band_right_sides(k.G, N, KP, best, lo, hi, u, v, weight, k.k32[PHI], k.n32[MEAN], True, k.k32[TENSION])
         for i in range(0, 16 * n, 16):
             store(cov, i, load(weight, i) * load(cov, i))
-        _undone(k, n, K, width, u, W, inv, cov, CANCELLED, lost)
+        _undone(k, n, K, width, u, W, inv, cov, _CANCELLED, lost)
     if any_lane(load(lost, 0) > 0.0):
         many_guess(k.G, N, KP, lo, hi, u, v, weight, k.k32[PHI], K, k.k32[SHARE], k.k32[GUESS])
         many_left(k.G, N, KP, best, lo, hi, u, v, weight, mass, k.k32[PHI], k.k32[GUESS], place, left,

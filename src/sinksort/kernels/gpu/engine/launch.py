@@ -28,7 +28,6 @@ import triton
 from torch import Tensor
 from triton.runtime.jit import JITFunction
 
-from ...contract import to_come
 from .cache import kept_with_checksums
 
 try:
@@ -335,7 +334,7 @@ def launches(
     Its launches may depend on ``what``, of which the name comes first, and on the layout of the tensors that are given,
     as do the layouts of the results. They get these tensors, scratch from the recorder, whole numbers, and ``number``.
     ``prepared``: that of a request; calls differ in the tensors that are ``changing`` alone; see ``replayed``.
-    ``backward`` plans the launches of the backward pass.
+    ``backward`` plans the launches of the backward pass, if there will be one.
     """
     first = given[0]
     if _plans.planned is not None:
@@ -371,7 +370,7 @@ def _compile(
     """Compile what launches need, and those of the backward pass if there will be one."""
     planned: list[Compilation] = []
     make(Planner(given, results, planned))
-    if backward is not None and to_come.gradient and planned:
+    if backward is not None and planned:
         _plans.planned = planned
         try:
             backward()
