@@ -332,21 +332,26 @@ def lambda_into(k: Work, n: int, y: F64, b: F64, K: int, eps: float, lo: I32, hi
                 P: F64, W: F64, wanted: F64, whole: float, floor: float) -> float:  # fmt: skip
     """lambda_i - sum_j b_j q_ij E_j lambda = wanted_i; sum_j b_j q_ij (y_j - x_i) (lambda_i - E_j lambda) into ALONG.
 
-    ``whole`` is the sum of a_i |wanted_i|, of which ``floor`` may be missing anyway. Returns what is, about.
+    ``whole`` is the sum of a_i |wanted_i|, of which ``floor`` may be missing anyway. Returns what is, about. Where the
+    plan of the nodes has a weak link of another weight than the plan itself, a pass makes matters worse, and is undone.
     """
-    tau, lam, left, total = k.n64[TAU], k.n64[LAM], k.n64[ALONG], k.n64[V]
+    tau, lam, left, total, best = k.n64[TAU], k.n64[LAM], k.n64[ALONG], k.n64[V], k.n64[BEST]
     for i in range(n):
         tau[i] = wanted[i]
-    total[:], before, rest = 0.0, whole, whole
+    total[:], left[:], before, rest = 0.0, 0.0, whole, whole
     for _ in range(_MOST_PASSES):
         solved_for(k, n, M, P, reach, W)
         for i in range(n):
             total[i] += lam[i]
+        copied(left[:n], best[:n])
         laplacian(k.n64[F], k.n64[X], k.n64[A], padded(n), y, b, K, eps, lo, hi, h, total, tau, left, k.n64[Q])
         off = 0.0
         for i in range(n):
             tau[i] = wanted[i] - tau[i]
             off += k.n64[A, i] * abs(tau[i])
+        if not off < before and before > 0.0:  # the nodes see a weak link wrongly: back to what was better
+            copied(best[:n], left[:n])
+            return before
         rest = off * off / before if before > 0.0 else 0.0
         if not rest > _REFINED * whole or off <= floor:
             break  # the next step leaves off / before of what is left, which is then little
