@@ -421,6 +421,7 @@ def _carried(values: Tensor, keys: Tensor, options: Options) -> Tensor | None:
 
 @explained
 @of_numbers_too
+@robust_by_places
 def quantile_normalize(
     x: Tensor,
     reference: Tensor,

@@ -51,7 +51,8 @@ def each_target(call: Call, mask: Tensor | None) -> Targets | None:
     x, o, rows = call.x, call.options, call.rows
     given, n = o.given_targets(), rows.shape[-1]
     m = given.shape[-1] if isinstance(given, Tensor) and given.ndim else call.default_count()
-    if refuses(call.name, Facts(call.read, 1, m), o.backend):
+    # Limits on the number alone, which hold whatever the caller named: the others are looked at with the request.
+    if refuses(call.name, Facts(call.read, 1, m, named=True), o.backend):
         return None
     if given is None and mask is None and isinstance(m, int) and m >= 1:
         return default_targets(n, m, None, o.descending, x.device)
