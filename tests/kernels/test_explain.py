@@ -26,7 +26,7 @@ def test_one_call_names_its_kernels_and_their_files(capsys: pytest.CaptureFixtur
     said = capsys.readouterr().out
     assert said.startswith("soft_rank, 32x100: backend numba\n")
     assert "cpu/lanes/band_rows.py: pull_band" in said
-    assert "cpu/lanes/band_rows.py: band_backward" in said
+    assert "cpu/lanes/band_rows_backward.py: band_backward" in said
     files = re.findall(r"^    (\S+): ", said, re.MULTILINE)
     folder = Path(explained.__file__).parent
     assert files

@@ -360,7 +360,7 @@ def soft_topk(
             backend=backend,
         )
     values = values[..., :k]
-    if kept is not None:
+    if kept is not None and k > 0:
         values = _whole_rows(values, rows, k, largest, row_weights, kept, eps, cost, squash, solver, backend)
         values = torch.where(
             torch.arange(k, device=x.device, dtype=torch.int64) < kept.sum(-1, keepdim=True), values, 0.0

@@ -61,7 +61,7 @@ def wrong_labels(rng: np.random.Generator) -> Data:
     X, y = (X[order] - 8.0) / 8.0, y[order]
     wrong = np.flatnonzero(rng.random(800) < 0.4)
     y[wrong] = rng.integers(0, 10, len(wrong))
-    return _parts(X, torch.tensor(y), 400, 800)
+    return _parts(X, torch.tensor(y, dtype=torch.int64, device="cpu"), 400, 800)
 
 
 def outliers(rng: np.random.Generator) -> Data:
@@ -90,11 +90,11 @@ def _patients(rng: np.random.Generator) -> tuple[Array, Array]:
 def _spoiled(y: Array, bad: NDArray[np.bool_], rng: np.random.Generator) -> Tensor:
     y = y.copy()
     y[bad] = 6.0 + np.abs(rng.normal(size=int(bad.sum())))
-    return torch.tensor(y, dtype=torch.float32)
+    return torch.tensor(y, dtype=torch.float32, device="cpu")
 
 
 def _parts(X: Array, y: Tensor, train: int, valid: int) -> Data:
-    inputs = torch.tensor(X, dtype=torch.float32)
+    inputs = torch.tensor(X, dtype=torch.float32, device="cpu")
     train_part, valid_part, test_part = (
         Part(inputs[begin:end], y[begin:end]) for begin, end in ((0, train), (train, valid), (valid, len(y)))
     )
