@@ -44,6 +44,8 @@ def operator(variant: str, task: str, n: int, site: Site, **options: Any) -> Ope
         "sort_with": lambda x, eps: called(sinksort.sort_with, beside(task, x), x, eps=eps),
         "normalize": lambda x, eps: called(sinksort.quantile_normalize, x, beside(task, x), eps=eps),
         "spearman": lambda x, eps: called(losses.spearman_loss, x, beside(task, x), eps=eps, reduction="none"),
-        "ndcg": lambda x, eps: called(losses.ndcg_loss, x, beside(task, x), eps=eps, reduction="none"),
+        "ndcg": lambda x, eps: called(
+            losses.ndcg_loss, x, beside(task, x), squash="sigmoid", eps=eps, reduction="none"
+        ),
     }
     return tasks[task]

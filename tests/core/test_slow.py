@@ -51,7 +51,7 @@ CAUSES: dict[str, tuple[tuple[int, ...], dict[str, Any], str, str]] = {
         "leave cost at 2, or rank fewer values at a time",
     ),
     "float64": (
-        (1, 9000), {}, "kernels for such rows compute in single precision, and x is float64", "pass x.float()",
+        (1, 40000), {}, "kernels for such rows compute in single precision, and x is float64", "pass x.float()",
     ),
 }  # fmt: skip
 

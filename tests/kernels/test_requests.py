@@ -143,7 +143,7 @@ def test_what_single_precision_cannot_do_double_precision_can(options):
 
 def test_unknown_backends_and_float64_of_long_rows_are_refused():
     with pytest.raises(ValueError, match=r"single precision, and x is torch\.float64"):
-        sinksort.soft_sort(rows(2, 3000).double(), backend="numba")
+        sinksort.soft_rank(rows(2, 40_000).double(), backend="numba")
     with pytest.raises(ValueError, match="backend must be one of 'auto', 'torch', 'triton', 'numba', got 'cuda'"):
         sinksort.soft_rank(rows(2, 6), backend="cuda")
 

@@ -17,6 +17,7 @@ are equally soft for ever, and the gradient of a right answer never ends.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -92,7 +93,7 @@ def membership_loss(
             backend=backend,
         )
         log_m = log_m.gather(-1, found.at) if found.at is not None else log_m
-        each.append(log_m if share == 1.0 else log_m + log_m.new_tensor(share).log())
+        each.append(log_m if share == 1.0 else log_m + (math.log(share) if share > 0.0 else -math.inf))
     log_m = each[0] if len(each) == 1 else torch.stack(each).logsumexp(0)
     loss = _of_labels(found, -log_m if power == 0 else -torch.expm1(power * log_m) / power, positives)
     return reduce(loss.to(logits.dtype), reduction, weights, found.any)

@@ -337,7 +337,7 @@ def soft_topk(
     if kept is None and k > 0 and not is_robust(squash):  # then all targets weigh something: none need be looked at
         values = requests.sorts(rows, o, False)
     values = (_sorted(rows, o) if values is None else values)[..., :k]
-    if kept is not None:
+    if kept is not None and k > 0:
         values = _whole_rows(values, rows, k, kept, o)
         values = torch.where(
             torch.arange(k, device=x.device, dtype=torch.int64) < kept.sum(-1, keepdim=True), values, 0.0
@@ -379,7 +379,7 @@ def _whole_rows(values: Tensor, rows: Tensor, k: int, kept: Tensor, options: Opt
     fit into k places, so a plan of n values onto n targets is not needed.
     """
     whole, weights = kept.sum(-1, keepdim=True) <= k, options.weights
-    if k in (0, rows.shape[-1]) or (values_readable(whole) and not bool(whole.any())):
+    if k == rows.shape[-1] or (values_readable(whole) and not bool(whole.any())):
         return values
     first = kept.to(torch.int8).argsort(dim=-1, descending=True, stable=True)[..., :k]
     if weights is not None:  # what is taken of a longer row may weigh nothing, and is not looked at

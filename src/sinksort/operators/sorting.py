@@ -124,7 +124,7 @@ def smooth_transport(
     >>> plan.ranks()[50_000], plan.sorted()[50_000].abs() < 1e-5
     (tensor(50001.), tensor(True))
     >>> plan.cells, plan.nodes
-    (tensor(1520), tensor(116))
+    (tensor(760), tensor(116))
     """
     if not isinstance(solver, Newton):
         raise TypeError(f"solver must be sinksort.Newton(...), got {type(solver).__name__}; transport takes any.")

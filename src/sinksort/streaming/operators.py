@@ -38,7 +38,7 @@ def soft_rank(
     >>> import torch, sinksort.streaming
     >>> chunks = [torch.linspace(-1, 1, 1001), torch.linspace(1.002, 3, 1000)]
     >>> [ranks[-1] for ranks in sinksort.streaming.soft_rank(chunks, eps=1e-3)]
-    [tensor(1001.), tensor(1954.5286)]
+    [tensor(1001.), tensor(1954.5287)]
     """
     source = Source(chunks, squash)
     if source.few:
