@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from . import sklearn as sklearn
     from . import streaming as streaming
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 #: Imported when they are first named: some need more than torch and NumPy.
 _PACKAGES = ("compat", "distributed", "losses", "nn", "plot", "relaxations", "schedules", "sklearn", "streaming")
