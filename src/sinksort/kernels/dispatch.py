@@ -327,14 +327,14 @@ _PARTS = {"refused": REFUSED, "kernels": KERNELS, "rejected": REJECTED, "plans":
 # ---- asking
 
 
-def first(part: str, name: str, facts: Facts) -> Row | None:
-    """The first row of a part that fits a call to the backend called ``name``."""
-    return _first(part, name, facts) if tracing() else _first_again(part, name, facts)
+def first(part: str, name: str, facts: Facts, entry: str | None = None) -> Row | None:
+    """The first row of a part that fits a call to the backend called ``name``; of those of one module, if given."""
+    return (_first if tracing() else _first_again)(part, name, facts, entry)
 
 
-def _first(part: str, name: str, facts: Facts) -> Row | None:
+def _first(part: str, name: str, facts: Facts, entry: str | None = None) -> Row | None:
     for row in _PARTS[part][name]:
-        if row.fits(facts):
+        if entry in (None, row.entry) and row.fits(facts):
             return row
     return None
 
@@ -342,10 +342,13 @@ def _first(part: str, name: str, facts: Facts) -> Row | None:
 _first_again = functools.lru_cache(maxsize=1024)(_first)
 
 
-def kernels_for(name: str, request: Request, read: str, phi: Tensor | None = None) -> Row:
-    """The row of ``KERNELS`` for a request. ``phi`` is what targets are averaged with, if that is not y."""
-    found = first("kernels", name, facts_of(name, request, read, phi))
-    assert found is not None, "the last row of each backend fits every request"  # noqa: S101
+def kernels_for(name: str, request: Request, read: str, phi: Tensor | None = None, entry: str | None = None) -> Row:
+    """The row of ``KERNELS`` for a request. ``phi`` is what targets are averaged with, if that is not y.
+
+    A module that is called for a request, whoever calls it, asks with its own name as ``entry``.
+    """
+    found = first("kernels", name, facts_of(name, request, read, phi), entry)
+    assert found is not None, "the last row of each backend and module fits every request"  # noqa: S101
     return found
 
 

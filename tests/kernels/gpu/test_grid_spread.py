@@ -68,7 +68,7 @@ class Spread:
             G,
             **kind,
             GP=16,
-            WHOLE=0,
+            ROW_SIZE=0,
             **shape,
         )
         if w is not None:

@@ -239,10 +239,10 @@ def most_rows(request, monkeypatch):
     What one program adds up in one go is added up value by value in the interpreter: its rows are shorter still.
     """
     if request.param == "chunks":
-        monkeypatch.setattr(kernels, "_WHOLE", 0)
+        monkeypatch.setattr(kernels, "_ONE_PROGRAM", 0)
         monkeypatch.setattr(kernels, "AT_ONCE", False)
         monkeypatch.setattr(kernels, "_MOMENTS_BLOCK", 512)  # so that a short row has several chunks
-        monkeypatch.setattr(kernels, "_FEW_BLOCK", 512)
+        monkeypatch.setattr(kernels, "_CHUNK_BLOCK", 512)
         return 2
     monkeypatch.setattr(sys.modules[__name__], "N", 250)
     return 9
@@ -363,5 +363,6 @@ class TestContract:
         x = row_of_each("normal")
         assert kernels.unable(rank_request(x)[0]) is None
         assert kernels.unable(quantile_request(x)) is None
+        x = row_of_each("normal", n=2049)
         assert "at most 4 targets" in str(refusal("triton", rank_request(x, nodes=None)[0]))
         assert "128 nodes of a rule, and there are 200" in str(refusal("triton", rank_request(x, nodes=200)[0]))

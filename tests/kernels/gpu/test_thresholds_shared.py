@@ -29,12 +29,12 @@ N = 141
 @pytest.fixture(autouse=True)
 def shared(monkeypatch):
     """Rows as if they were long. One has three programs, of which the last has few values; of two, each has two."""
-    monkeypatch.setattr(kernels, "_WHOLE", 0)
+    monkeypatch.setattr(kernels, "_ONE_PROGRAM", 0)
     monkeypatch.setattr(memo, "_remembered", {})
     monkeypatch.setattr(launch, "_records", {})
     if INTERPRETED:
         monkeypatch.setattr(kernels, "_SHARED_TILE", 16)
-        monkeypatch.setattr(kernels, "_FEW_BLOCK", 64)
+        monkeypatch.setattr(kernels, "_CHUNK_BLOCK", 64)
         monkeypatch.setattr(late, "programs_of", lambda _: 4)
         monkeypatch.setattr("triton.runtime.interpreter.GridExecutor", at_once())
 
