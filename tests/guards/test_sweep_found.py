@@ -28,6 +28,7 @@ FOUND: dict[tuple[int, int, tuple[int, ...], str], str] = {
     (4711, 1949, (346, 371), "auto"): "a target without weight was the best one of values without weight",
     (4711, 2019, (457, 345), "auto"): "the judge forgot that the payload of an infinite value counts",
     (4711, 3521, (94, 431), "auto"): "the same",
+    (606, 780, (3, 418), "auto"): "rows in lanes with weights and targets of their own overflowed",
     (90210, 2994, (101,), "auto"): "the backward pass of a sort corrected itself into the wrong direction",
 }
 

@@ -255,7 +255,7 @@ def _of_numba() -> tuple[Row, ...]:
         _row(PLAN, _AVERAGES, short, too_many.format("1024 nodes"), equal=True, every=False, targets=_from(1025)),
         _row(PLAN, _AVERAGES, short, too_many.format("2048 targets"), targets=_from(2049)),
         _row(REJECT_ALL, "pull", short, every=True, targets=_from(BAND_TARGETS + 1)),
-        _row(BAND, "pull", short, equal=False, **_BAND),
+        _row(BAND, "pull", short, equal=False, weighted=False, **_BAND),
         _row(BAND, "pull", short, equal=True, shared=True, **_BAND),
         _row(BAND, "push", short, equal=True, shared=True, one_eps=True, **_BAND),
         _row(ONE_BY_ONE, "push", short, every=True, n=_to(BAND_VALUES)),

@@ -142,7 +142,7 @@ def test_who_goes_in_lanes() -> None:
     assert not in_band(request._replace(eps=1e-5), phi)
     assert in_band(request._replace(eps=torch.full((16,), 1e-2)), phi)
     assert not in_band(request._replace(eps=torch.logspace(-5, 0, 16)), phi)
-    assert in_band(request._replace(a=torch.full((16, 100), 0.01)), phi)
+    assert not in_band(request._replace(a=torch.full((16, 100), 0.01)), phi)  # weights and targets of their own
     assert in_band(request._replace(y=request.y.expand(16, -1)), phi)
     ruled, phi = rank_request(x, 1e-2, None, 40)
     assert not in_band(ruled._replace(y=ruled.y.expand(16, -1)), phi)
