@@ -11,27 +11,22 @@ multiplied along the positions is so in double precision.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from ..core.cotangents import one_at_a_time
 from ..core.modes import ordinary
-
-_BLOCK = 1 << 17  #: entries that are worked on together
+from ._written_out import Sum, summed
 
 
 def first_met(P: Tensor, relevant: Tensor, discounts: Tensor) -> Tensor:
     """Return (...) the sum for P (..., positions, items), relevant (..., items) and discounts (positions)."""
     if ordinary() and P.is_cpu:
         n = P.shape[-1]
-        out: Tensor = _Met.apply(P.reshape(-1, n, n), relevant.reshape(-1, n), discounts)  # type: ignore[no-untyped-call]
-        return out.reshape(P.shape[:-2])
-    return _summed(P, relevant, discounts)
+        return summed(P.reshape(-1, n, n), relevant.reshape(-1, n), discounts, _MET).reshape(P.shape[:-2])
+    return _plain(P, relevant, discounts)
 
 
-def _summed(P: Tensor, relevant: Tensor, discounts: Tensor) -> Tensor:
+def _plain(P: Tensor, relevant: Tensor, discounts: Tensor) -> Tensor:
     at = P.flip(-2).cumsum(-2).flip(-2)
     q = P / torch.where(at > _least(P), at, 1.0)
     met = (q * relevant.to(q.dtype).unsqueeze(-2)).sum(-1).to(relevant.dtype).clamp(max=1.0)
@@ -44,28 +39,8 @@ def _least(P: Tensor) -> float:
     return 1e8 * torch.finfo(P.dtype).tiny
 
 
-class _Met(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, P: Tensor, relevant: Tensor, discounts: Tensor) -> Tensor:
-        step = max(1, _BLOCK // max(P.shape[-1] ** 2, 1))
-        parts = [_with_gradient(p, r, discounts) for p, r in zip(P.split(step), relevant.split(step), strict=True)]
-        grad = torch.cat([g for _, g in parts]) if ctx.needs_input_grad[0] and parts else None
-        ctx.save_for_backward(P, relevant, discounts, grad)
-        return torch.cat([v for v, _ in parts]) if parts else relevant.new_zeros(0)
-
-    @staticmethod
-    @one_at_a_time
-    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None, None]:
-        P, relevant, discounts, grad = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            own = P.view_as(P)
-            again = _summed(own, relevant, discounts)
-            return torch.autograd.grad(again, own, cotangent, create_graph=True)[0], None, None
-        return grad * cotangent[:, None, None].to(grad.dtype), None, None
-
-
-def _with_gradient(P: Tensor, relevant: Tensor, discounts: Tensor) -> tuple[Tensor, Tensor]:
-    """The sums of rows (R, n, n), and their gradients in P.
+def _with_gradient(P: Tensor, relevant: Tensor, discounts: Tensor, needed: bool) -> tuple[Tensor, Tensor]:
+    """The sums of rows (R, n, n), and their gradients in P (or nothing of use).
 
     Items are taken along the second dimension and positions along the last, as sums along it are fastest.
     """
@@ -79,8 +54,13 @@ def _with_gradient(P: Tensor, relevant: Tensor, discounts: Tensor) -> tuple[Tens
     not_before = torch.nn.functional.pad(left.cumprod(-1)[..., :-1], (1, 0), value=1.0)
     gained = not_before * met * discounts
     value = gained.sum(-1)
+    if not needed:
+        return value, P
     later = value.unsqueeze(-1) - gained.cumsum(-1)
     of_met = torch.where(left > 0, not_before * discounts - later / torch.where(left > 0, left, 1.0), 0.0)
     of_q = (of_met.to(P.dtype).unsqueeze(-2) * r) * per  # the quotient's numerator gains so much
     q = q.mul_(of_q).cumsum_(-1)  # what is at a position, or above it, loses by its denominator
     return value, of_q.sub_(q).mT
+
+
+_MET = Sum(_plain, _with_gradient, 1 << 17)

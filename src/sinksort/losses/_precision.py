@@ -6,34 +6,28 @@ With P_ij the probability that item i stands at position j, and relevance r_i in
     sum_ij r_i cut_j P_ij precision_ij,         precision_ij = (1 + T_j - Q_ij) / (1 + S_j - Q_ij),
     T_j = sum_i r_i Q_ij,  S_j = sum_i Q_ij.
 
-See ``ranking`` for what that means. Autograd would keep twenty matrices of all items and positions. Here a few rows at
-a time are worked on, whose matrices stay in the cache, and only the gradient is kept.
+See ``ranking`` for what that means, and ``_written_out`` for why. Autograd would keep twenty matrices.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from ..core.cotangents import one_at_a_time
 from ..core.modes import ordinary
-
-_BLOCK = 1 << 16  #: entries that are worked on together
+from ._written_out import Sum, summed
 
 
 def precision_sum(P: Tensor, relevant: Tensor, cut: Tensor) -> Tensor:
     """Return (...) the sum for P (..., items, positions), relevant (..., items) and cut (positions)."""
     if ordinary() and P.is_cpu:
         n = P.shape[-1]
-        flat = P.reshape(-1, n, n), relevant.reshape(-1, n).to(P.dtype), cut.to(P.dtype)
-        out: Tensor = _Sum.apply(*flat)  # type: ignore[no-untyped-call]
+        out = summed(P.reshape(-1, n, n), relevant.reshape(-1, n).to(P.dtype), cut.to(P.dtype), _PRECISIONS)
         return out.reshape(P.shape[:-2]).to(relevant.dtype)
-    return _summed(P.to(relevant.dtype), relevant, cut)
+    return _plain(P.to(relevant.dtype), relevant, cut)
 
 
-def _summed(P: Tensor, relevant: Tensor, cut: Tensor) -> Tensor:
+def _plain(P: Tensor, relevant: Tensor, cut: Tensor) -> Tensor:
     Q, _, _ = _shares_above(P)
     T = (relevant.unsqueeze(-2) @ Q).expand(Q.shape)
     precision = (1.0 + T - Q) / (1.0 + Q.sum(-2, keepdim=True) - Q)
@@ -47,26 +41,6 @@ def _shares_above(P: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     rest = above + below
     rest = torch.where(rest > 0, rest, 1.0)
     return above / rest, rest, below
-
-
-class _Sum(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, P: Tensor, relevant: Tensor, cut: Tensor) -> Tensor:
-        needed, step = ctx.needs_input_grad[0], max(1, _BLOCK // max(P.shape[-1] ** 2, 1))
-        blocks = zip(P.split(step), relevant.split(step), strict=True)
-        parts = [_with_gradient(p, r, cut, needed) for p, r in blocks]
-        ctx.save_for_backward(P, relevant, cut, torch.cat([g for _, g in parts]) if needed and parts else None)
-        return torch.cat([v for v, _ in parts]) if parts else P.new_zeros(0)
-
-    @staticmethod
-    @one_at_a_time
-    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None, None]:
-        P, relevant, cut, grad = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            own = P.view_as(P)
-            again = _summed(own, relevant, cut)
-            return torch.autograd.grad(again, own, cotangent, create_graph=True)[0], None, None
-        return grad * cotangent[:, None, None], None, None
 
 
 def _with_gradient(P: Tensor, relevant: Tensor, cut: Tensor, needed: bool) -> tuple[Tensor, Tensor]:
@@ -89,3 +63,6 @@ def _with_gradient(P: Tensor, relevant: Tensor, cut: Tensor, needed: bool) -> tu
     whole = of_above.sum(-1, keepdim=True)
     of_above[..., 1:] += of_below[..., :-1]
     return value, counts.mul(precision).add_(whole).sub_(of_above.cumsum(-1))
+
+
+_PRECISIONS = Sum(_plain, _with_gradient, 1 << 16)
