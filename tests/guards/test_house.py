@@ -17,7 +17,7 @@ from tests.sources import LAYERS
 
 #: What -> how much of it there is. Nothing here may grow.
 RATCHETS = {
-    "lines in kernels/": 28462,
+    "lines in kernels/": 28209,
     "files in kernels/": 144,
     "files flat in kernels/": 11,
     "files flat in the package": 5,

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import math
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -112,31 +113,51 @@ def _some(given: Any, rows: Tensor) -> Any:
     return type(given)(*(t.index_select(0, rows) if isinstance(t, Tensor) and len(t) == R else t for t in given))
 
 
+class _Posed(NamedTuple):
+    """A call onto default targets, from values to answers in one go."""
+
+    rows: Tensor  #: x with ``dim`` last
+    flat: Tensor  #: (R, n)
+    a: Tensor  #: (R or 1, n) shares of the values
+    eps: Tensor  #: (R or 1)
+    m: int  #: targets
+    nodes: int | None  #: of a rule that may stand for the targets
+    how: Any  #: ``whole.Options``
+
+
+def _posed(x: Tensor, options: Options, most: float = math.inf) -> _Posed | None:
+    """Return None where a plan must be made (and arguments be complained of), or for more than ``most`` values."""
+    cost, squash = options.cost, options.squash
+    known = isinstance(cost, (int, float, Power, Huber)) and (squash is None or isinstance(squash, str))
+    if not (known and ready(x, options.solver) and ordinary() and (squash is None or squash in INCREASING_MAPS)):
+        return None
+    rows, family = as_rows(x, options.dim), _family()
+    n, batch = rows.shape[-1], rows.shape[:-1]
+    m = n if options.num_targets is None else options.num_targets
+    if rows.numel() == 0 or type(m) is not int or not 1 <= m <= most or n > most:
+        return None
+    a = _equal(n) if options.weights is None else _shares(options.weights, x, options.dim)
+    kind, power = family.kind_of(resolve_cost(cost))
+    eps = entropy(options.eps, batch, x.device, torch.float64).reshape(-1).clamp(max=_MOST_EPS)
+    rule = family.rule_for(m, float(eps.detach().min())) if kind == family.SQUARED and m > 1 else None
+    nodes = None if rule is None or rule.y.shape[-1] > n else int(rule.y.shape[-1])
+    how = _whole().Options(_SQUASHES[squash], kind, power, x.dtype != torch.float64)
+    return _Posed(rows, rows.reshape(-1, n), a, eps, m, nodes, how)
+
+
 def exact_ranks(x: Tensor, options: Options, by_all: bool) -> Tensor | None:
     """Return ranks on default targets by kernels, or None where a plan must be made (and arguments be complained of).
 
     by_all  whether all targets may be taken one by one; else a rule must be enough for all rows
     """
-    if not ready(x, options.solver):
+    posed = _posed(x, options)
+    if posed is None:
         return None
-    dim, descending, eps, cost, squash = options.dim, options.descending, options.eps, options.cost, options.squash
-    known = isinstance(cost, (int, float, Power, Huber)) and (squash is None or isinstance(squash, str))
-    if not (known and ordinary() and (squash is None or squash in INCREASING_MAPS)):
-        return None
-    rows, whole, family = as_rows(x, dim), _whole(), _family()
-    n, batch = rows.shape[-1], rows.shape[:-1]
-    m = n if options.num_targets is None else options.num_targets
-    if rows.numel() == 0 or type(m) is not int or m < 1:
-        return None
-    flat = rows.reshape(-1, n)
-    a = _equal(n) if options.weights is None else _shares(options.weights, x, dim)
-    kind, power = family.kind_of(resolve_cost(cost))
-    entropies = entropy(eps, batch, x.device, torch.float64).reshape(-1).clamp(max=_MOST_EPS)
-    rule = family.rule_for(m, float(entropies.detach().min())) if kind == family.SQUARED and m > 1 else None
-    nodes = _targets(n, m, descending, rule.y.shape[-1]) if rule is not None and rule.y.shape[-1] <= n else None
+    rows, flat, a, entropies, m, count, how = posed
+    whole, n, descending = _whole(), rows.shape[-1], options.descending
+    nodes = None if count is None else _targets(n, m, descending, count)
     if not by_all and (nodes is None or n * nodes.y.shape[-1] > _MOST_PAIRS):
         return None
-    how = whole.Options(_SQUASHES[squash], kind, power, x.dtype != torch.float64)
     targets = _targets(n, m, descending, None) if by_all else None
     answer = whole.found(flat.to(torch.float64), a, entropies, nodes, targets, how)
     if answer is None:
@@ -144,6 +165,7 @@ def exact_ranks(x: Tensor, options: Options, by_all: bool) -> Tensor | None:
 
     def again(x: Tensor, a: Tensor, eps: Tensor) -> Tensor:
         weights = None if a.shape[0] == 1 and a is _equal(n) else a
+        cost, squash = options.cost, options.squash
         problem = pose(x, Options(-1, descending, weights, num_targets=m, eps=eps, cost=cost, squash=squash))
         return (exact_plan(problem, DEFAULT_SOLVER) or solve_in_blocks(problem, DEFAULT_SOLVER)).ranks()
 
@@ -151,7 +173,7 @@ def exact_ranks(x: Tensor, options: Options, by_all: bool) -> Tensor | None:
         out: Tensor = whole.attached(flat, a, entropies, answer, again)
     else:
         out = torch.from_numpy(answer.out).to(x.dtype)
-    return out.reshape(rows.shape).movedim(-1, dim)
+    return out.reshape(rows.shape).movedim(-1, options.dim)
 
 
 def exact_columns(x: Tensor, options: Options, payload: Tensor | None) -> Tensor | None:
@@ -161,24 +183,12 @@ def exact_columns(x: Tensor, options: Options, payload: Tensor | None) -> Tensor
 
     payload  (..., d, n), or None for the shares
     """
-    dim, eps, cost, squash = options.dim, options.eps, options.cost, options.squash
-    known = isinstance(cost, (int, float, Power, Huber)) and (squash is None or isinstance(squash, str))
-    if not (known and ready(x, options.solver) and ordinary() and (squash is None or squash in INCREASING_MAPS)):
+    posed = _posed(x, options, MOST_EXACT)
+    if posed is None or (payload is not None and not bool(payload.isfinite().all())):
         return None
-    rows, columns, family = as_rows(x, dim), _columns(), _family()
-    n, batch = rows.shape[-1], rows.shape[:-1]
-    m = n if options.num_targets is None else options.num_targets
-    if rows.numel() == 0 or type(m) is not int or not 1 <= m <= MOST_EXACT or n > MOST_EXACT:
-        return None
-    if payload is not None and not bool(payload.isfinite().all()):
-        return None
-    flat = rows.reshape(-1, n)
-    a = _equal(n) if options.weights is None else _shares(options.weights, x, dim)
-    kind, power = family.kind_of(resolve_cost(cost))
-    entropies = entropy(eps, batch, x.device, torch.float64).reshape(-1).clamp(max=_MOST_EPS)
-    rule = family.rule_for(m, float(entropies.detach().min())) if kind == family.SQUARED and m > 1 else None
-    nodes = _targets(n, m, False, rule.y.shape[-1]) if rule is not None and rule.y.shape[-1] <= n else None
-    how = _whole().Options(_SQUASHES[squash], kind, power, x.dtype != torch.float64)
+    rows, flat, a, entropies, m, count, how = posed
+    columns, n = _columns(), rows.shape[-1]
+    nodes = None if count is None else _targets(n, m, False, count)
     carried = None if payload is None else payload.reshape(-1, *payload.shape[-2:]).to(torch.float64)
     answer = columns.found(flat.to(torch.float64), a, entropies, carried, nodes, _targets(n, m, False, None), how)
     if answer is None:
@@ -186,7 +196,7 @@ def exact_columns(x: Tensor, options: Options, payload: Tensor | None) -> Tensor
 
     def again(x: Tensor, a: Tensor, eps: Tensor, payload: Tensor | None) -> Tensor:
         weights = None if a is _equal(n) else a
-        problem = pose(x, Options(weights=weights, num_targets=m, eps=eps, cost=cost, squash=squash))
+        problem = pose(x, Options(weights=weights, num_targets=m, eps=eps, cost=options.cost, squash=options.squash))
         plan = exact_plan(problem, DEFAULT_SOLVER) or solve_in_blocks(problem, DEFAULT_SOLVER)
         return plan.permutation() if payload is None else plan.push(payload.mT).mT
 
@@ -195,7 +205,7 @@ def exact_columns(x: Tensor, options: Options, payload: Tensor | None) -> Tensor
         out: Tensor = columns.attached(flat, a, entropies, carried, answer, again)
     else:
         out = torch.from_numpy(answer.out).to(x.dtype)
-    out = out.reshape(*batch, *out.shape[-2:])
+    out = out.reshape(*rows.shape[:-1], *out.shape[-2:])
     return out.flip(-2 if payload is None else -1) if options.descending else out
 
 
