@@ -228,7 +228,10 @@ def main(given: list[str] | None = None) -> None:
         "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "passive"),
         "load before": f"{os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "unknown",
     }  # fmt: skip
-    command = " ".join(["python benchmarks/threads.py", *(sys.argv[1:] if given is None else given)])
+    words = list(sys.argv[1:] if given is None else given)
+    if "--to" in words:  # a folder of this machine says nothing
+        del words[words.index("--to") : words.index("--to") + 2]
+    command = " ".join(["python benchmarks/threads.py", *words])
     stem = options.to / f"threads_{options.name}"
     text = table(kinds, facts, command)
     write_whole(

@@ -342,9 +342,8 @@ def launches(
     if _elsewhere(first):
         with torch.cuda.device(first.get_device()):
             return launches(what, given, results, number, make, prepared, changing, backward)
-    if prepared is not None and len(set(map(id, changing))) == len(
-        changing
-    ):  # one tensor in two places may be two then
+    distinct = len(set(map(id, changing))) == len(changing)  # one tensor in two places may be two the next time
+    if prepared is not None and distinct:
         key = _layout(what[0], changing, [t.data_ptr() for t in changing])
         fixed = [t for t in given if all(t is not other for other in changing)]
         _compile(make, given, results, backward)

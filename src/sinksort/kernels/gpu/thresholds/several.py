@@ -275,24 +275,9 @@ def several(
         here, tiles, lines, counter, passed, G, SQUASH, WEIGHTED, BLOCK, PP,
     )  # fmt: skip
     xi, weight = placed_row(
-        x,
-        x_row,
-        x_step,
-        a,
-        a_row,
-        a_step,
-        places,
-        own,
-        here,
-        tiles,
-        mean,
-        std,
-        most,
-        REGISTERS,
-        SQUASH,
-        WEIGHTED,
+        x, x_row, x_step, a, a_row, a_step, places, own, here, tiles, mean, std, most, REGISTERS, SQUASH, WEIGHTED,
         BLOCK,
-    )
+    )  # fmt: skip
     u_1, u_2, u_3, good = poison, poison, poison, poison != 0.0
     if poison == 0.0:
         unknown = whole * 0.0 + (ROUNDING_OF_SINGLES if b.dtype.element_ty == tl.float32 else 0.0)

@@ -190,24 +190,9 @@ def two(
         passed, G, SQUASH, WEIGHTED, BLOCK, PP,
     )  # fmt: skip
     xi, weight = placed_row(
-        x,
-        x_row,
-        x_step,
-        a,
-        a_row,
-        a_step,
-        places,
-        own,
-        here,
-        tiles,
-        mean,
-        std,
-        most,
-        REGISTERS,
-        SQUASH,
-        WEIGHTED,
+        x, x_row, x_step, a, a_row, a_step, places, own, here, tiles, mean, std, most, REGISTERS, SQUASH, WEIGHTED,
         BLOCK,
-    )
+    )  # fmt: skip
     u = tl.where(b_1 > 0.0, 1.0, -1.0).to(tl.float64) * GONE + poison
     if (b_0 > 0.0) & (b_1 > 0.0) & (poison == 0.0):
         u, passed = threshold_of(
